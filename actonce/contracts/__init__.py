@@ -1,0 +1,1 @@
+"""The words and data of an operation. Imports nothing else of actonce: stdlib, pydantic and rfc8785 only."""

@@ -1,0 +1,100 @@
+"""Every error actonce raises, as one tree. Each message states the fact, the id and the next step.
+
+ActonceError
+├── ContractError            a destination contract or route that cannot be true; refused at start-up
+├── PayloadError             a payload that has no stable digest (float, NaN, oversize, ...)
+├── KeyNotMappable           an operation_id that the destination's key format cannot carry
+├── LedgerError
+│   ├── LedgerUnavailable    the ledger did not answer; nothing may be sent
+│   ├── ForeignLedger        the ledger is not the one this deployment was set up with
+│   ├── StaleWrite           compare-and-set on (epoch, attempt, version) lost; re-read and reconcile
+│   └── IntentConflict       same operation identity, other digest; nothing was sent
+├── SendFenced               the permit may no longer be used; nothing was sent
+├── NotSent                  the tool proves that no byte of a complete request left
+├── NotAccepted              the contract says the destination did not process it (401, 429)
+├── Refused                  the contract's definite decline: final
+├── Unknown                  everything else after a send: reconcile, never resend
+├── DecisionRefused          an operator's decision before its time, stale or not permitted
+└── TaskConflict             same task key, other payload
+"""
+
+from __future__ import annotations
+
+
+class ActonceError(Exception):
+    """Base of every error of this library."""
+
+
+class ContractError(ActonceError):
+    """A destination contract, route or registration that cannot be true."""
+
+
+class PayloadError(ActonceError):
+    """A payload without a stable digest."""
+
+
+class KeyNotMappable(ActonceError):
+    """The destination's key alphabet or length cannot carry the operation_id injectively."""
+
+
+class LedgerError(ActonceError):
+    """Base of ledger errors."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger did not answer in time. Nothing may be sent on the strength of it."""
+
+
+class ForeignLedger(LedgerError):
+    """The ledger's identity is not the expected one (empty, restored elsewhere or foreign)."""
+
+
+class StaleWrite(LedgerError):
+    """A write about an attempt lost its compare-and-set. Re-read and reconcile."""
+
+
+class IntentConflict(LedgerError):
+    """The same operation identity was used with another payload digest, or its natural effect key is taken."""
+
+
+class SendFenced(ActonceError):
+    """The permit may no longer be used. Nothing was sent under it by this call."""
+
+
+class NotSent(ActonceError):
+    """The tool can prove that the request never left whole (typed errors only)."""
+
+
+class NotAccepted(ActonceError):
+    """The destination did not process the request (per contract); the cause must be cured first."""
+
+    def __init__(self, message: str, *, status: int | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class Refused(ActonceError):
+    """The destination's definite decline. Final for this operation."""
+
+    def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Unknown(ActonceError):
+    """The outcome of a request that may have left is unknown. Reconcile; never resend."""
+
+
+class DecisionRefused(ActonceError):
+    """An operator's decision that may not be taken (now)."""
+
+    def __init__(self, message: str, *, code: str, may_commit_until: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.may_commit_until = may_commit_until
+
+
+class TaskConflict(ActonceError):
+    """The same task key arrived with another payload."""

@@ -1,0 +1,124 @@
+"""What travels between workflow and activities, and between callers and the entry service.
+
+Small, versioned by the activity name, free of secrets: everything here ends up in Temporal's history.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="ignore")  # an older worker reads a newer message
+
+
+class OperationRequest(_Message):
+    """One side effect a workflow wants done once."""
+
+    tenant: str
+    task_id: str
+    step: str
+    iteration: int = 0
+    destination: str
+    action: str
+    payload: dict[str, Any]
+    natural_key: str | None = None
+    reverses: str | None = None  # operation_id of the committed original, for an undo
+    approval_id: str | None = None
+    approval_digest: str | None = None
+
+
+class OperationRef(_Message):
+    """Names an operation for the activities that work on it."""
+
+    tenant: str
+    destination: str
+    action: str
+    operation_id: str
+
+
+IssueStatus = Literal["committed", "acknowledged", "refused", "ready", "unknown", "held", "closed"]
+
+
+class IssueResult(_Message):
+    """How one issue activity ended; the state the ledger holds now."""
+
+    operation_id: str
+    status: IssueStatus
+    how: str  # "acknowledged", "adopted", "not_sent", "not_accepted", "unknown", ...
+    attempt: int = 0
+    version: int = 0
+    object_id: str | None = None
+    completion: str | None = None
+    reason: str | None = None
+    detail: str = ""
+    retry_in_s: float | None = None
+
+
+class ReconcileResult(_Message):
+    """What one reconciliation concluded and what the workflow does next."""
+
+    operation_id: str
+    verdict: Literal["committed", "absent", "ambiguous"]
+    reason: str | None = None
+    words: str = ""
+    state: str  # the operation's state after the verdict was recorded
+    next: Literal["done", "issue", "wait", "beacon", "cancel_key", "hold"]
+    wait_s: float = 0.0
+    object_id: str | None = None
+    completion: str | None = None
+    may_commit_until: str | None = None
+    attempt: int = 0
+    version: int = 0
+
+
+class OperationResult(_Message):
+    """What a workflow gets back for one operation: final, with its evidence."""
+
+    operation_id: str
+    state: Literal["committed", "refused", "closed"]
+    object_id: str | None = None
+    completion: str | None = (
+        None  # "receipt", "read_back", "handover" (handed over, not delivered), "operator_attested"
+    )
+    how: str = ""
+    attempts: int = 0
+    detail: str = ""
+
+
+class TaskInput(_Message):
+    """Input of every task workflow."""
+
+    tenant: str
+    task_id: str
+    task_type: str
+    task_key: str
+    payload: dict[str, Any]
+    operations: dict[str, Any] = Field(default_factory=dict)  # options; nothing of it enters an operation_id
+
+
+class TaskReport(_Message):
+    """Completion of a task with the evidence of each operation."""
+
+    task_id: str
+    state: Literal["complete", "failed", "cancelled"]
+    summary: str
+    operations: list[OperationResult] = Field(default_factory=list)
+
+
+DecisionAction = Literal["mark_committed", "mark_absent", "permit_one_retry"]
+
+
+class DecisionRequest(_Message):
+    """An operator's decision, as it is recorded before anything acts on it."""
+
+    action: DecisionAction
+    name: str = Field(min_length=1)
+    reason: str = Field(min_length=1)
+    evidence: str = ""
+    object_id: str | None = None
+    expected_epoch: int
+    expected_version: int
+    expires_in_s: float = Field(default=3600.0, gt=0, le=7 * 86400)

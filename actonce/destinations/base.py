@@ -1,0 +1,149 @@
+"""How a destination is registered: a contract, a function that sends once, and one function per route.
+
+    payments = Destination(contract, send=send_refund, routes={"by_id": read_by_id, "list": read_list})
+    registry = Registry([payments])
+
+`send(call)` performs exactly one wire request, inside `async with call.window():`, which is the fence, and
+returns a `Receipt` only when the contract says the answer means applied. It raises `NotSent`, `NotAccepted` or
+`Refused` for what it can prove; every other exception means unknown. It never retries and follows no redirect.
+`actonce.destinations.http` does all of this for HTTP destinations.
+
+A route function `read(lookup, cursor) -> Page` returns one page; the library reads to the end, detects loops and
+compares totals. `by_id` and `search` routes are asked once for every marker in `lookup.markers`.
+
+Beacon and cancel functions have effects of their own (harmless ones); they run in separate, journaled activities.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from actonce.contracts.contract import Contract
+from actonce.contracts.errors import ActonceError, ContractError
+from actonce.contracts.verdict import Page, Receipt
+
+
+class Window(Protocol):
+    """The armed window from the fence check to the last byte written."""
+
+    def __call__(self) -> AbstractAsyncContextManager[None]: ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """One permit to send, as a tool sees it."""
+
+    tenant: str
+    destination: str
+    action: str
+    operation_id: str
+    key: str  # the operation_id as this destination's key format carries it
+    payload: Mapping[str, Any]
+    digest: str
+    account: str
+    task_id: str
+    epoch: int
+    attempt: int
+    not_after: datetime  # UTC; also what a deadline header carries
+    window: Window  # enter it right before the first byte, leave it after the last
+    time_left_s: Callable[[], float]  # until the sender's own deadline, by the monotonic clock
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What a route may use to look for an operation."""
+
+    tenant: str
+    destination: str
+    action: str
+    operation_id: str
+    markers: tuple[str, ...]  # every key that may have been sent, then the ids of our beacons
+    digest: str
+    account: str
+    object_id: str | None  # if an acknowledgement brought one
+    since: datetime  # when the intent was written
+    not_after: datetime
+    deadline_s: float  # for one page
+
+
+SendFn = Callable[[Call], Awaitable[Receipt]]
+RouteFn = Callable[[Lookup, str | None], Awaitable[Page]]
+BeaconFn = Callable[[str, float], Awaitable[datetime]]
+"""(beacon id, deadline in s) → commit time by the destination's clock. Idempotent by beacon id."""
+CancelFn = Callable[[str, float], Awaitable[str | None]]
+"""(key, deadline in s) → None when the key is now cancelled for ever, else the object id that it already made."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A registered destination. Raises ContractError when functions and contract do not fit."""
+
+    contract: Contract
+    send: SendFn
+    routes: Mapping[str, RouteFn] = field(default_factory=dict)
+    beacon: BeaconFn | None = None
+    cancel_key: CancelFn | None = None
+
+    def __post_init__(self) -> None:
+        c = self.contract
+        declared, given = {r.name for r in c.routes}, set(self.routes)
+        if declared != given:
+            raise ContractError(
+                f"{c.name}: routes declared {sorted(declared)}, functions given for {sorted(given)}; they must be the same"
+            )
+        if c.has_beacon != (self.beacon is not None):
+            raise ContractError(f"{c.name}: has_beacon is {c.has_beacon}, a beacon function is needed exactly then")
+        if (c.late_arrival.kind == "cancel_by_key") != (self.cancel_key is not None):
+            raise ContractError(
+                f"{c.name}: late_arrival is {c.late_arrival.kind}; cancel_key is needed for cancel_by_key only"
+            )
+
+
+class Registry:
+    """The destinations of one worker. A tool without a contract does not exist here."""
+
+    def __init__(self, destinations: Iterable[Destination]) -> None:
+        self._by_name: dict[str, Destination] = {}
+        for destination in destinations:
+            name = destination.contract.name
+            if name in self._by_name:
+                raise ContractError(f"destination {name} is registered twice")
+            self._by_name[name] = destination
+
+    def get(self, name: str, action: str | None = None) -> Destination:
+        try:
+            found = self._by_name[name]
+        except KeyError:
+            raise ContractError(
+                f"no contract is registered for destination {name!r} (known: {sorted(self._by_name)}); "
+                "a side effect without a contract is refused"
+            ) from None
+        if action is not None and action not in found.contract.actions:
+            raise ContractError(
+                f"destination {name} declares no action {action!r}, only {sorted(found.contract.actions)}"
+            )
+        return found
+
+    def __iter__(self) -> Iterator[Destination]:
+        return iter(self._by_name.values())
+
+
+_current: contextvars.ContextVar[Call | None] = contextvars.ContextVar("actonce_call", default=None)
+
+
+def current_call() -> Call:
+    """Return the call that is being performed. Raises ActonceError outside a tool."""
+    call = _current.get()
+    if call is None:
+        raise ActonceError("no operation is being performed here; call this inside a destination's send function")
+    return call
+
+
+def current_operation_id() -> str:
+    """Return the operation_id of the call that is being performed."""
+    return current_call().operation_id
