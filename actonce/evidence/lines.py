@@ -1,0 +1,448 @@
+"""The lines of record.jsonl: one model per (source, kind).
+
+Contract: a line of an unknown kind, or one that lacks a field the judge needs, is refused, both when it
+is written and when it is read. Extra fields are kept and shown, never judged. Every line says when the
+event happened on the system-wide monotonic clock, which all processes of a host share, so that lines of
+different sources can be compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from actonce.evidence.record import EvidenceError, Source, Strict, first_error
+
+
+class Line(BaseModel):
+    """One line of record.jsonl. `order` counts from 1 without a gap; `mono_ns` is the system-wide
+    monotonic clock at the event (not at the writing), `at` the same moment as ISO-8601 UTC. Subclasses
+    add what the judge needs."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    of_source: ClassVar[str] = ""
+    of_kind: ClassVar[str] = ""
+
+    order: int = Field(ge=1)
+    mono_ns: int = Field(ge=0)
+    at: str = Field(min_length=10)
+    source: Source
+    cell: str | None
+    kind: str
+
+
+# -- destination: from the destination's own append-only journal -----------------------------------
+
+
+class DestinationLine(Line):
+    """`journal` names the append-only journal, `seq` is the line's own number in it, from 1 without a
+    gap."""
+
+    of_source: ClassVar[str] = "destination"
+    destination: str
+    journal: str
+    seq: int = Field(ge=1)
+
+
+class Request(DestinationLine):
+    """A request arrived. `role` tells a send of the effect from reads and journaled side acts."""
+
+    of_kind: ClassVar[str] = "request"
+    request_id: str
+    account: str | None = None
+    key: str | None = None
+    operation_id: str | None = None
+    subject: str | None = None
+    method: str
+    path: str
+    role: Literal["effect", "read", "beacon", "probe", "cancel", "reversal", "other"] = "effect"
+
+
+class Effect(DestinationLine):
+    """An effect was committed. Beacons, probes and reversals are not effects: they have their own kinds."""
+
+    of_kind: ClassVar[str] = "effect"
+    account: str | None = None
+    object_id: str
+    request_id: str
+    key: str | None = None
+    operation_id: str | None = None
+    subject: str | None = None
+    digest: str | None = None
+    amount_minor: int | None = None
+    state: str
+
+
+class AnswerBegun(DestinationLine):
+    """The destination began to write its answer."""
+
+    of_kind: ClassVar[str] = "answer_begun"
+    request_id: str
+    status: int
+
+
+class AnswerFailed(DestinationLine):
+    """The destination could not write its answer."""
+
+    of_kind: ClassVar[str] = "answer_failed"
+    request_id: str
+    why: str = ""
+
+
+class AnswerReplaced(DestinationLine):
+    """Something on the way (the sandbox's own gateway) answered in the destination's place."""
+
+    of_kind: ClassVar[str] = "answer_replaced"
+    request_id: str
+    status: int
+
+
+class Dropped(DestinationLine):
+    """The request arrived and was thrown away before anything was committed."""
+
+    of_kind: ClassVar[str] = "dropped"
+    request_id: str
+    why: str = ""
+
+
+class Refused(DestinationLine):
+    """The destination declined the request."""
+
+    of_kind: ClassVar[str] = "refused"
+    request_id: str
+    why: str
+
+
+class Reversed(DestinationLine):
+    """An effect was undone. It still counts as an effect: undoing a duplicate does not unmake it."""
+
+    of_kind: ClassVar[str] = "reversed"
+    object_id: str
+
+
+class Latch(DestinationLine):
+    """The destination stopped at a named point and told the drill."""
+
+    of_kind: ClassVar[str] = "latch"
+    name: str
+    request_id: str
+
+
+class Challenge(DestinationLine):
+    """The destination answered this run's challenge: it is a controlled target."""
+
+    of_kind: ClassVar[str] = "challenge"
+    run_id: str
+
+
+class SideAct(DestinationLine):
+    """A beacon, probe note or key cancellation: journaled, and no effect of an operation."""
+
+    of_kind: ClassVar[str] = "side_act"
+    act: Literal["beacon", "probe", "cancel_key", "note"]
+    operation_id: str | None = None
+
+
+class JournalEnd(Line):
+    """The journal's own declared number of lines, read after the last cell: rows received must equal it."""
+
+    of_source: ClassVar[str] = "destination"
+    of_kind: ClassVar[str] = "journal_end"
+    journal: str
+    lines: int = Field(ge=0)
+
+
+# -- wire and processes ----------------------------------------------------------------------------
+
+
+class ToxicAdded(Line):
+    """A toxic was installed and read back."""
+
+    of_source: ClassVar[str] = "wire"
+    of_kind: ClassVar[str] = "toxic_added"
+    proxy: str
+    toxic: str
+    stream: Literal["upstream", "downstream"]
+
+
+class ToxicRemoved(ToxicAdded):
+    """A toxic was removed."""
+
+    of_kind: ClassVar[str] = "toxic_removed"
+
+
+class ProxyDisabled(Line):
+    """A proxy was disabled (a cut)."""
+
+    of_source: ClassVar[str] = "wire"
+    of_kind: ClassVar[str] = "proxy_disabled"
+    proxy: str
+
+
+class ProxyEnabled(ProxyDisabled):
+    """A proxy was enabled again."""
+
+    of_kind: ClassVar[str] = "proxy_enabled"
+
+
+class CallerConnection(Line):
+    """Bytes seen on the caller's side of a proxy, by the proxy or a tap, never by the caller. `mono_ns`
+    is when the caller's bytes were first seen. A null operation_id is only conclusive on a proxy that one
+    cell alone uses."""
+
+    of_source: ClassVar[str] = "wire"
+    of_kind: ClassVar[str] = "caller_connection"
+    proxy: str
+    bytes_up: int = Field(ge=0)
+    bytes_down: int = Field(ge=0)
+    operation_id: str | None = None
+    request_id: str | None = None
+
+
+class ProcessLine(Line):
+    """A process is known by pid and start time together: pids are reused."""
+
+    of_source: ClassVar[str] = "process"
+    pid: int = Field(gt=0)
+    start_time: float | int | str
+    role: str
+
+
+class Started(ProcessLine):
+    """A process was started by the drill or the stack."""
+
+    of_kind: ClassVar[str] = "started"
+
+
+class Signalled(ProcessLine):
+    """A signal was sent to a process whose start time had been checked."""
+
+    of_kind: ClassVar[str] = "signalled"
+    signal: str
+
+
+class ProcessState(ProcessLine):
+    """The kernel's state letter of a process (T = stopped), as read by the drill."""
+
+    of_kind: ClassVar[str] = "state"
+    state: str
+
+
+class Exited(ProcessLine):
+    """A process ended. returncode is negative for a signal, as in subprocess."""
+
+    of_kind: ClassVar[str] = "exited"
+    returncode: int | None
+    signal: str | None = None
+
+
+# -- pages, drill, caller, views -------------------------------------------------------------------
+
+
+class Page(Line):
+    """A page that reached the recording sink."""
+
+    of_source: ClassVar[str] = "page"
+    of_kind: ClassVar[str] = "page"
+    incident: str
+    reason: str
+    operation_id: str | None = None
+    channel: str
+
+
+class Note(Line):
+    """Free text from the drill."""
+
+    of_source: ClassVar[str] = "drill"
+    of_kind: ClassVar[str] = "note"
+    text: str
+
+
+class SelfTest(Line):
+    """A fault's own test on the wire, before the product is judged (case i1)."""
+
+    of_source: ClassVar[str] = "drill"
+    of_kind: ClassVar[str] = "self_test"
+    name: str
+    ok: bool
+    observed: str
+
+
+class EarlyResumeRefused(Line):
+    """A resume before its condition was tried and refused."""
+
+    of_source: ClassVar[str] = "drill"
+    of_kind: ClassVar[str] = "early_resume_refused"
+    operation_id: str
+    answer: str
+
+
+class EarlyResumeAccepted(EarlyResumeRefused):
+    """A resume before its condition was tried and let through: always a finding."""
+
+    of_kind: ClassVar[str] = "early_resume_accepted"
+
+
+class Decision(Line):
+    """An operator's decision, taken by a fresh process that was given only pages and procedure."""
+
+    of_source: ClassVar[str] = "drill"
+    of_kind: ClassVar[str] = "decision"
+    operation_id: str
+    action: str
+    by: str
+
+
+class ProbeOperation(Line):
+    """An operation run after the faults were healed. `cell` null = once for the whole run."""
+
+    of_source: ClassVar[str] = "drill"
+    of_kind: ClassVar[str] = "probe"
+    operation_id: str
+    ok: bool
+
+
+class Quiet(Line):
+    """The quiet period after healing: how long, and what was still open when it ended."""
+
+    of_source: ClassVar[str] = "drill"
+    of_kind: ClassVar[str] = "quiet"
+    seconds: float = Field(ge=0)
+    still_open: list[str]
+
+
+class End(Line):
+    """Last line, written by the writer's close(): totals that the judge counts again."""
+
+    of_source: ClassVar[str] = "drill"
+    of_kind: ClassVar[str] = "end"
+    lines: int
+    cells: int
+    histories: int
+
+
+class CallerOperation(Line):
+    """The ledger's row of an operation, exported after the cell. The three facts are the three times."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "operation"
+    operation_id: str
+    destination: str
+    state: str
+    reason: str | None
+    verdict: str | None
+    version: int | None = None
+    attempts: int = Field(ge=0)
+    issued_at: str | None
+    acknowledged_at: str | None
+    committed_at: str | None
+    completion: str | None = None
+    receipt: dict[str, Any] | None = None
+
+
+class CallerAttempt(Line):
+    """One permit. `issued_at` is when it was used (null: never used). `outcome` and `error` are what was
+    recorded first, before any reconciliation."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "attempt"
+    operation_id: str
+    epoch: int
+    attempt: int
+    nonce: str | None
+    not_after: str | None
+    issued_at: str | None
+    outcome: str | None
+    error: str | None = None
+    owner_pid: int | None = None
+
+
+class CallerReading(Line):
+    """One read of one route. `rows` and `declared_total` as the route gave them; `group` shared by routes
+    that are not independent of each other."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "reading"
+    operation_id: str
+    route: str
+    rows: int | None = None
+    declared_total: int | None = None
+    status: str
+    reading_set: str | None = None
+    group: str | None = None
+
+
+class CallerVerdict(Line):
+    """One verdict of one reconciliation. `reading_set` names the readings it was made from."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "verdict"
+    operation_id: str
+    verdict: Literal["committed", "absent", "ambiguous"]
+    reason: str | None
+    decided_at: str
+    reading_set: str | None = None
+
+
+class CallerHold(Line):
+    """A hold, open while `resolved_at` is null."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "hold"
+    operation_id: str
+    reason: str
+    opened_at: str
+    resolved_at: str | None
+    resolution: str | None = None
+
+
+class CallerTask(Line):
+    """A task's final state as its owner would be told."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "task"
+    task_id: str
+    state: str
+    reason: str | None = None
+    outcome: Any = None
+
+
+class Assertion(Strict):
+    """One thing asserted about a view."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+class View(Line):
+    """One of the five views as captured. `body` is what was seen. `cell` null = for the whole run."""
+
+    of_source: ClassVar[str] = "view"
+    of_kind: ClassVar[str] = "view"
+    name: Literal["user", "state", "alerts", "dependencies", "operator"]
+    body: Any
+    assertions: list[Assertion] = Field(min_length=1)
+
+
+_LINES: tuple[type[Line], ...] = (
+    Request, Effect, AnswerBegun, AnswerFailed, AnswerReplaced, Dropped, Refused, Reversed, Latch, Challenge,
+    SideAct, JournalEnd, ToxicAdded, ToxicRemoved, ProxyDisabled, ProxyEnabled, CallerConnection, Started,
+    Signalled, ProcessState, Exited, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
+    ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
+    CallerTask, View,
+)  # fmt: skip
+KINDS: dict[tuple[str, str], type[Line]] = {(line.of_source, line.of_kind): line for line in _LINES}
+
+
+def parse_line(data: dict[str, Any]) -> Line:
+    """The typed line for a raw one. EvidenceError names the line and what is wrong with it."""
+    where = f"record line order={data.get('order')} ({data.get('source')}.{data.get('kind')})"
+    model = KINDS.get((str(data.get("source")), str(data.get("kind"))))
+    if model is None:
+        raise EvidenceError(f"{where}: unknown kind; see docs/reference/evidence.md for the known ones")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise EvidenceError(f"{where}: {first_error(error)}") from error
