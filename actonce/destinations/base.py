@@ -94,7 +94,7 @@ class Destination:
         declared, given = {r.name for r in c.routes}, set(self.routes)
         if declared != given:
             raise ContractError(
-                f"{c.name}: routes declared {sorted(declared)}, functions given for {sorted(given)}; they must be the same"
+                f"{c.name}: routes declared {sorted(declared)}, functions given for {sorted(given)}; make them equal"
             )
         if c.has_beacon != (self.beacon is not None):
             raise ContractError(f"{c.name}: has_beacon is {c.has_beacon}, a beacon function is needed exactly then")
