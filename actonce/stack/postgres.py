@@ -114,7 +114,12 @@ class Postgres(Part):
                 [
                     str(binaries.postgres() / "initdb"),
                     *("-D", str(fresh), "-U", ROLE, f"--pwfile={password}", "--auth=scram-sha-256"),
-                    *("--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+                    *(
+                        "--encoding=UTF8",
+                        "--locale-provider=builtin",
+                        "--builtin-locale=C.UTF-8",
+                        "--locale=C",
+                    ),
                     "--no-instructions",
                 ],
                 log=self.log.with_name("initdb.log"),

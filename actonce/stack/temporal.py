@@ -113,7 +113,8 @@ async def start_describe_poll(client: Client) -> None:
     execution = WorkflowExecution(workflow_id=name, run_id=started.run_id)
     try:
         await service.describe_workflow_execution(
-            DescribeWorkflowExecutionRequest(namespace=client.namespace, execution=execution), timeout=RPC_TIMEOUT
+            DescribeWorkflowExecutionRequest(namespace=client.namespace, execution=execution),
+            timeout=RPC_TIMEOUT,
         )
         task = await service.poll_workflow_task_queue(
             PollWorkflowTaskQueueRequest(
@@ -126,7 +127,9 @@ async def start_describe_poll(client: Client) -> None:
     finally:
         await service.terminate_workflow_execution(
             TerminateWorkflowExecutionRequest(
-                namespace=client.namespace, workflow_execution=execution, reason="readiness probe of the stack"
+                namespace=client.namespace,
+                workflow_execution=execution,
+                reason="readiness probe of the stack",
             ),
             timeout=RPC_TIMEOUT,
         )
