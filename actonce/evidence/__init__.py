@@ -4,6 +4,7 @@ The judge shares no code with the accused: nothing here imports the system under
 says is worked out from a recorded folder alone.
 """
 
+from actonce.evidence.journal import journal_events
 from actonce.evidence.lines import Line
 from actonce.evidence.record import Cell, Drill, EvidenceError, Expected, Fault, PlannedOperation
 from actonce.evidence.writer import EvidenceWriter
@@ -17,4 +18,5 @@ __all__ = [
     "Fault",
     "Line",
     "PlannedOperation",
+    "journal_events",
 ]

@@ -41,6 +41,7 @@ class DestinationLine(Line):
 
     of_source: ClassVar[str] = "destination"
     destination: str
+    account: str | None = None
     journal: str
     seq: int = Field(ge=1)
 
@@ -50,7 +51,6 @@ class Request(DestinationLine):
 
     of_kind: ClassVar[str] = "request"
     request_id: str
-    account: str | None = None
     key: str | None = None
     operation_id: str | None = None
     subject: str | None = None
@@ -63,7 +63,6 @@ class Effect(DestinationLine):
     """An effect was committed. Beacons, probes and reversals are not effects: they have their own kinds."""
 
     of_kind: ClassVar[str] = "effect"
-    account: str | None = None
     object_id: str
     request_id: str
     key: str | None = None
@@ -136,12 +135,42 @@ class Challenge(DestinationLine):
     run_id: str
 
 
-class SideAct(DestinationLine):
-    """A beacon, probe note or key cancellation: journaled, and no effect of an operation."""
+class Connection(DestinationLine):
+    """Somebody connected; no request is known yet."""
 
-    of_kind: ClassVar[str] = "side_act"
-    act: Literal["beacon", "probe", "cancel_key", "note"]
-    operation_id: str | None = None
+    of_kind: ClassVar[str] = "connection"
+
+
+class RequestIncomplete(DestinationLine):
+    """A request began and never became complete (a slow or cut sender, an enforced read timeout)."""
+
+    of_kind: ClassVar[str] = "request_incomplete"
+
+
+class Beacon(DestinationLine):
+    """A beacon object of ours was committed: no effect of an operation."""
+
+    of_kind: ClassVar[str] = "beacon"
+
+
+class ProbeNote(DestinationLine):
+    """The reference probe's harmless note on an existing object: no effect of an operation."""
+
+    of_kind: ClassVar[str] = "probe_note"
+
+
+class KeyCancelled(DestinationLine):
+    """A key was cancelled atomically: nothing can commit under it any more."""
+
+    of_kind: ClassVar[str] = "key_cancelled"
+    key: str
+
+
+class JournalNote(DestinationLine):
+    """Anything else the destination says about itself (mode changes, planted rows, latch releases)."""
+
+    of_kind: ClassVar[str] = "note"
+    text: str
 
 
 class JournalEnd(Line):
@@ -337,13 +366,15 @@ class CallerOperation(Line):
     issued_at: str | None
     acknowledged_at: str | None
     committed_at: str | None
+    completed_at: str | None  # when the ledger moved to a final state; committed_at may be the destination's time
     completion: str | None = None
     receipt: dict[str, Any] | None = None
 
 
 class CallerAttempt(Line):
-    """One permit. `issued_at` is when it was used (null: never used). `outcome` and `error` are what was
-    recorded first, before any reconciliation."""
+    """One permit. `issued_at` is when it was taken with the move to dispatched (null: never), `fenced_at`
+    when the fence passed, where the ledger keeps it. `outcome` and `error` are what was recorded first,
+    before any reconciliation."""
 
     of_source: ClassVar[str] = "caller"
     of_kind: ClassVar[str] = "attempt"
@@ -353,6 +384,7 @@ class CallerAttempt(Line):
     nonce: str | None
     not_after: str | None
     issued_at: str | None
+    fenced_at: str | None = None
     outcome: str | None
     error: str | None = None
     owner_pid: int | None = None
@@ -428,8 +460,8 @@ class View(Line):
 
 _LINES: tuple[type[Line], ...] = (
     Request, Effect, AnswerBegun, AnswerFailed, AnswerReplaced, Dropped, Refused, Reversed, Latch, Challenge,
-    SideAct, JournalEnd, ToxicAdded, ToxicRemoved, ProxyDisabled, ProxyEnabled, CallerConnection, Started,
-    Signalled, ProcessState, Exited, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
+    Connection, RequestIncomplete, Beacon, ProbeNote, KeyCancelled, JournalNote, JournalEnd,
+    ToxicAdded, ToxicRemoved, ProxyDisabled, ProxyEnabled, CallerConnection, Started, Signalled, ProcessState, Exited, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
     ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
     CallerTask, View,
 )  # fmt: skip

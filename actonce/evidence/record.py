@@ -67,6 +67,7 @@ class Drill(Strict):
     versions: dict[str, str]
     config: dict[str, Any] = {}
     quick: bool
+    protections: list[str] = []  # names of the controls this drill promises to run
     left_out: list[LeftOut] = []
 
 
@@ -114,6 +115,7 @@ class Fault(Strict):
     cut_proxies: list[str] = []
     signals: list[str] = []
     frozen_min_s: float = 0.0
+    anchor: Literal["in_flight", "before_send"] = "in_flight"  # when the signal must have struck
     self_test: str | None = None  # name of the wire self-test that must be on record as ok (case i1)
 
     @model_validator(mode="after")
@@ -136,7 +138,8 @@ class Cell(Strict):
     expected_finding: str | None = None
     expected: Expected
     operations: list[PlannedOperation] = Field(min_length=1)
-    task_ids: list[str] = []
+    task_ids: list[str] = []  # workflow ids: each needs a caller `task` line and a history
+    purged: list[str] = []  # task_ids whose history was deleted on purpose
     twin_of: str | None = None
     fault: Fault
 
@@ -148,9 +151,7 @@ class Cell(Strict):
             raise ValueError(f"cell {self.cell}: arm {self.arm} is no control but names one")
         known = {operation.operation_id for operation in self.operations}
         if strangers := set(self.fault.targets) - known:
-            raise ValueError(
-                f"cell {self.cell}: fault targets {sorted(strangers)} are not among its operations"
-            )
+            raise ValueError(f"cell {self.cell}: fault targets {sorted(strangers)} are not among its operations")
         return self
 
     def expected_of(self, operation: PlannedOperation) -> Expected:
@@ -166,6 +167,4 @@ def first_error(error: ValidationError) -> str:
 
 def to_json(model: BaseModel) -> str:
     """One compact line of JSON. Unlike model_dump_json it refuses NaN, which JSON does not have."""
-    return json.dumps(
-        model.model_dump(mode="json"), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
+    return json.dumps(model.model_dump(mode="json"), ensure_ascii=False, allow_nan=False, separators=(",", ":"))

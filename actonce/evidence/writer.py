@@ -55,9 +55,7 @@ class EvidenceWriter:
             self._record = (folder / RECORD_FILE).open("x", encoding="utf-8")
             self._cell_file = (folder / CELLS_FILE).open("x", encoding="utf-8")
         except FileExistsError as error:
-            raise EvidenceError(
-                f"{folder} already holds a record; give the run a folder of its own"
-            ) from error
+            raise EvidenceError(f"{folder} already holds a record; give the run a folder of its own") from error
         self._write_drill()
 
     def cell(self, cell: Cell | Mapping[str, Any]) -> Cell:
@@ -101,13 +99,13 @@ class EvidenceWriter:
                 self._append(dict(event), None, None)
         return len(ordered)
 
-    def history(self, workflow_id: str, history_json: str) -> Path:
-        """Store one exported Temporal history (`WorkflowHistory.to_json()`) under its workflow id."""
+    def history(self, workflow_id: str, history_json: str, run_id: str | None = None) -> Path:
+        """Store one exported Temporal history (`WorkflowHistory.to_json()`). Give `run_id` when a workflow id had
+        several runs: each keeps its own file."""
         if not isinstance(json.loads(history_json).get("events"), list):
-            raise EvidenceError(
-                f"history of {workflow_id} has no events; export it with WorkflowHistory.to_json()"
-            )
-        path = self.folder / HISTORIES_DIR / f"{quote(workflow_id, safe='')}.json"
+            raise EvidenceError(f"history of {workflow_id} has no events; use WorkflowHistory.to_json()")
+        suffix = f"~{quote(run_id, safe='')}" if run_id else ""
+        path = self.folder / HISTORIES_DIR / f"{quote(workflow_id, safe='')}{suffix}.json"
         path.write_text(history_json, encoding="utf-8")
         with self._lock:
             self._histories = len(list((self.folder / HISTORIES_DIR).glob("*.json")))
