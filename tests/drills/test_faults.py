@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import toxiproxy
 
 from actonce.stack import Stack
 from actonce.testing.faults import FaultError, Faults, WireFault
@@ -54,8 +55,13 @@ async def test_a_proxy_that_is_gone_is_fatal(faults: Faults) -> None:
 
 
 async def test_a_status_that_the_client_library_lets_pass_is_fatal(faults: Faults) -> None:
-    with pytest.raises(FaultError, match="could not|answered"):
-        await faults.proxy("bad", "not a host", 99999999)
+    taken = await faults.proxy("taken", "127.0.0.1", 9)
+
+    def listen_there_too() -> None:
+        toxiproxy.Toxiproxy().create(upstream="127.0.0.1:9", name="bad", listen=f"127.0.0.1:{taken.port}")
+
+    with pytest.raises(FaultError, match="answered 500"):
+        await faults._do("listen twice", listen_there_too)
 
 
 async def test_an_unreachable_toxiproxy_is_fatal() -> None:
