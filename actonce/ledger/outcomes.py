@@ -1,0 +1,177 @@
+"""What became of a permit: acknowledged, provably not sent, refused, or lost.
+
+Acknowledgements are appended unconditionally, in every state (rule R6). Everything else is a compare-and-set on the
+permit: a late "not sent" or "unknown" about an attempt that is no longer the current one changes nothing
+(StaleWrite).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from psycopg.types.json import Jsonb
+
+from actonce.contracts.contract import Contract
+from actonce.contracts.errors import StaleWrite
+from actonce.contracts.identity import OperationKey
+from actonce.contracts.lifecycle import Event, State
+from actonce.contracts.verdict import Reason, Receipt
+from actonce.ledger import pages
+from actonce.ledger.permits import Permit, attempt_facts
+from actonce.ledger.store import (
+    WHERE_KEY,
+    Connection,
+    Ledger,
+    Operation,
+    audit,
+    identity_params,
+    lock_operation,
+    many,
+    move,
+)
+
+Loss = Literal["not_sent", "not_accepted", "refused", "unknown"]
+_EVENTS: dict[Loss, Event] = {
+    "not_sent": Event.NOT_SENT,
+    "not_accepted": Event.NOT_ACCEPTED,
+    "refused": Event.REFUSED,
+    "unknown": Event.LOST,
+}
+
+
+async def acknowledge(ledger: Ledger, permit: Permit, receipt: Receipt, contract: Contract) -> Operation:
+    """Record an acknowledgement that the contract says means applied, whatever has happened since."""
+    async with ledger.transaction() as connection:
+        operation = await _locked(connection, permit.operation.key)
+        earlier_ids = await _acknowledged_ids(connection, operation.key)
+        why = _contradiction(operation, permit, receipt, contract, earlier_ids)
+        await connection.execute(
+            "INSERT INTO actonce.acknowledgement (tenant, destination, action, operation_id, epoch, attempt, object_id,"
+            " receipt, state_before, contradicts) VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s,"
+            " %(epoch)s, %(attempt)s, %(object_id)s, %(receipt)s, %(state)s, %(contradicts)s)",
+            {
+                **identity_params(operation.key),
+                "epoch": permit.epoch,
+                "attempt": permit.attempt,
+                "object_id": receipt.object_id,
+                "receipt": Jsonb(receipt.model_dump(mode="json")),
+                "state": operation.state.value,
+                "contradicts": why is not None,
+            },
+        )
+        await _close_attempt(connection, permit, "acknowledged", receipt.object_id)
+        await connection.execute(
+            "UPDATE actonce.operation SET acknowledged_at = coalesce(acknowledged_at, clock_timestamp())"
+            f" WHERE {WHERE_KEY}",
+            identity_params(operation.key),
+        )
+        if why is not None:
+            reason, words = why
+            return await _contradicted(connection, operation, reason, words)
+        return await _accept(connection, operation, receipt, contract)
+
+
+def _contradiction(
+    operation: Operation, permit: Permit, receipt: Receipt, contract: Contract, earlier_ids: set[str]
+) -> tuple[Reason, str] | None:
+    """Rule R7: does this acknowledgement contradict a later permit, verdict or decision, or the digest?"""
+    if receipt.digest is not None and receipt.digest != operation.payload_digest:
+        return Reason.PAYLOAD_CONFLICT, (
+            f"the destination acknowledged object {receipt.object_id} with digest {receipt.digest}, "
+            f"asked was {operation.payload_digest}"
+        )
+    known = earlier_ids | ({operation.object_id} if operation.object_id else set())
+    if known and receipt.object_id not in known:
+        return (
+            Reason.POSSIBLE_DUPLICATE,
+            f"object {receipt.object_id} was acknowledged, {sorted(known)} is already known",
+        )
+    if operation.state in (State.CLOSED, State.REFUSED):
+        return (
+            Reason.POSSIBLE_DUPLICATE,
+            f"object {receipt.object_id} was acknowledged after the operation was {operation.state}",
+        )
+    later_send = (operation.epoch, operation.attempt) > (permit.epoch, permit.attempt)
+    if later_send and operation.state is not State.COMMITTED and not contract.resends_same_key:
+        in_flight = operation.state in (State.DISPATCHED, State.UNKNOWN, State.HELD)
+        if in_flight:
+            return Reason.POSSIBLE_DUPLICATE, (
+                f"attempt {permit.attempt} was acknowledged as {receipt.object_id} after attempt {operation.attempt} "
+                "was permitted"
+            )
+    return None
+
+
+async def _contradicted(connection: Connection, operation: Operation, reason: Reason, words: str) -> Operation:
+    if operation.state in (State.CLOSED, State.REFUSED) and operation.natural_key is not None:
+        # its natural key may belong to a successor by now; the intent's audit event still names it
+        await connection.execute(
+            f"UPDATE actonce.operation SET natural_key = NULL WHERE {WHERE_KEY}", identity_params(operation.key)
+        )
+        await audit(connection, "operation.natural_key_released", operation, {"natural_key": operation.natural_key})
+    return await pages.hold(connection, operation, reason, words, event=Event.ACK_CONTRADICTS)
+
+
+async def _accept(connection: Connection, operation: Operation, receipt: Receipt, contract: Contract) -> Operation:
+    if operation.state is State.HELD and operation.reason in (Reason.POSSIBLE_DUPLICATE, Reason.PAYLOAD_CONFLICT):
+        await audit(connection, "operation.acknowledged_while_held", operation, {"object_id": receipt.object_id})
+        return operation  # a repeat of what is known does not explain a duplicate away
+    completes = contract.completion in ("receipt", "handover")
+    event = Event.ACK_COMPLETE if completes else Event.ACK_READ_BACK
+    columns: dict[str, object] = {"object_id": receipt.object_id, "reason": None, "words": None}
+    if completes and operation.state is not State.COMMITTED:
+        columns |= {"completion": contract.completion, "receipt": receipt.model_dump(mode="json")}
+        columns |= {"committed_at": operation.committed_at or receipt.at or operation.updated_at}
+    moved = await move(connection, operation, event, **columns)
+    if operation.state is State.HELD:
+        await pages.close_hold(connection, moved, "evidence:acknowledgement")
+    return moved
+
+
+async def record_loss(ledger: Ledger, permit: Permit, loss: Loss, detail: str) -> Operation:
+    """Record that the attempt ended without an acknowledgement. Compare-and-set on the permit."""
+    async with ledger.transaction() as connection:
+        operation = await _locked(connection, permit.operation.key)
+        check_current(operation, permit)
+        await _close_attempt(connection, permit, loss, detail)
+        columns: dict[str, object] = {"words": detail[:2000]}
+        if loss in ("not_sent", "not_accepted"):
+            earlier = await attempt_facts(connection, operation.key)
+            if all(a.provably_not_sent for a in earlier):
+                columns |= {"may_commit_until": None, "unbounded": False, "reconcile_at": None}
+        if loss == "refused":
+            columns |= {"reason": "refused"}
+        return await move(connection, operation, _EVENTS[loss], **columns)
+
+
+def check_current(operation: Operation, permit: Permit) -> None:
+    """The compare: is this permit the current one, and still unsettled?"""
+    mine = (operation.epoch, operation.attempt, operation.nonce) == (permit.epoch, permit.attempt, permit.nonce)
+    if not mine or operation.state is not State.DISPATCHED:
+        raise StaleWrite(
+            f"{operation.operation_id} is {operation.state} at attempt {operation.attempt}; a record about attempt "
+            f"{permit.attempt} changes nothing; reconcile"
+        )
+
+
+async def _close_attempt(connection: Connection, permit: Permit, outcome: str, detail: str) -> None:
+    # An acknowledgement replaces "unknown"; nothing replaces an acknowledgement.
+    await connection.execute(
+        "UPDATE actonce.attempt SET outcome = %s, outcome_at = clock_timestamp(), detail = %s"
+        " WHERE nonce = %s AND (outcome IS NULL OR outcome = 'unknown')",
+        (outcome, detail[:2000], permit.nonce),
+    )
+
+
+async def _locked(connection: Connection, key: OperationKey) -> Operation:
+    operation = await lock_operation(connection, key)
+    if operation is None:
+        raise StaleWrite(f"{key} is not in this ledger; it was restored or is foreign: reconcile")
+    return operation
+
+
+async def _acknowledged_ids(connection: Connection, key: OperationKey) -> set[str]:
+    rows = await many(
+        connection, f"SELECT DISTINCT object_id FROM actonce.acknowledgement WHERE {WHERE_KEY}", identity_params(key)
+    )
+    return {row["object_id"] for row in rows}

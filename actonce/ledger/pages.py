@@ -1,0 +1,135 @@
+"""Holds and pages: an operation stops, a person is called, in one transaction.
+
+One incident per thing that is wrong: a second sweep adds to it and opens no second one. Delivery is somebody
+else's (`actonce.paging`); a page is a row first and is delivered from there.
+"""
+
+from __future__ import annotations
+
+from actonce.contracts.identity import OperationKey
+from actonce.contracts.lifecycle import Event
+from actonce.contracts.verdict import Reason
+from actonce.ledger.store import (
+    WHERE_KEY,
+    Connection,
+    Ledger,
+    Operation,
+    audit,
+    identity_params,
+    move,
+    utc,
+)
+
+
+def may_commit_words(operation: Operation) -> str:
+    """Say until when the effect may still happen, as people need to hear it."""
+    if operation.unbounded:
+        return "may still commit at any time: nothing enforces a bound at this destination"
+    if operation.may_commit_until is None:
+        return "nothing was sent that could still commit"
+    return f"may still commit until {utc(operation.may_commit_until)}"
+
+
+async def hold(
+    connection: Connection, operation: Operation, reason: Reason, words: str, *, event: Event = Event.HOLD
+) -> Operation:
+    """Hold a locked operation, its task, and page. Its unused permit is void from here on (rule R8)."""
+    held = await move(connection, operation, event, reason=reason.value, words=words, retry_granted=False)
+    await connection.execute(
+        "INSERT INTO actonce.hold (tenant, destination, action, operation_id, task_id, reason, words)"
+        " VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(task_id)s, %(reason)s, %(words)s)"
+        " ON CONFLICT (tenant, destination, action, operation_id) WHERE closed_at IS NULL"
+        " DO UPDATE SET reason = excluded.reason, words = excluded.words",
+        {**identity_params(held.key), "task_id": held.task_id, "reason": reason.value, "words": words},
+    )
+    await connection.execute(
+        "UPDATE actonce.task SET state = 'held', reason = %s, detail = %s, since = clock_timestamp()"
+        " WHERE task_id = %s AND state NOT IN ('complete', 'failed', 'cancelled')",
+        (reason.value, f"{held.operation_id}: {words}", held.task_id),
+    )
+    await open_page(
+        connection,
+        incident=f"operation:{held.tenant}:{held.destination}:{held.action}:{held.operation_id}",
+        reason=reason.value,
+        title=f"{held.action} at {held.destination} is held: {reason.value}",
+        body=_body(held, reason, words),
+        operation=held,
+    )
+    return held
+
+
+def _body(held: Operation, reason: Reason, words: str) -> str:
+    return (
+        f"Operation {held.operation_id} ({held.action} at {held.destination}, step {held.step} of task {held.task_id}) "
+        f"is held: {reason.value}. {words}\n"
+        f"The effect {may_commit_words(held)}. Nothing is sent again until this is resolved.\n"
+        f"Do: python client.py show {held.operation_id}   then   python client.py resolve {held.operation_id} "
+        f"--expected-version {held.version} --expected-epoch {held.epoch} …\n"
+        f"Procedure: docs/operations/{reason.value}.md"
+    )
+
+
+async def close_hold(connection: Connection, operation: Operation, closed_by: str) -> None:
+    """Close the open hold (if any) and its page, by evidence or by a recorded decision only."""
+    await connection.execute(
+        "UPDATE actonce.hold SET closed_at = clock_timestamp(), closed_by = %(by)s"
+        f" WHERE {WHERE_KEY} AND closed_at IS NULL",
+        {**identity_params(operation.key), "by": closed_by},
+    )
+    await connection.execute(
+        "UPDATE actonce.page SET closed_at = clock_timestamp() WHERE incident = %s AND closed_at IS NULL",
+        (f"operation:{operation.tenant}:{operation.destination}:{operation.action}:{operation.operation_id}",),
+    )
+    await connection.execute(
+        "UPDATE actonce.task t SET state = 'running', reason = NULL, detail = NULL, since = clock_timestamp()"
+        " WHERE task_id = %s AND state = 'held' AND NOT EXISTS"
+        " (SELECT 1 FROM actonce.operation o WHERE o.task_id = t.task_id AND o.state = 'held')",
+        (operation.task_id,),
+    )
+
+
+async def open_page(
+    connection: Connection,
+    *,
+    incident: str,
+    reason: str,
+    title: str,
+    body: str,
+    operation: Operation | None = None,
+    task_id: str | None = None,
+) -> None:
+    """Open an incident, or count one more sighting of the open one."""
+    await connection.execute(
+        "INSERT INTO actonce.page (incident, reason, title, body, operation_id, task_id)"
+        " VALUES (%s, %s, %s, %s, %s, %s)"
+        " ON CONFLICT (incident) WHERE closed_at IS NULL DO UPDATE SET seen_again = page.seen_again + 1,"
+        # another reason is news and is sent again; a repeat of the same one is not
+        " sent_at = CASE WHEN page.reason = excluded.reason THEN page.sent_at END,"
+        " reason = excluded.reason, title = excluded.title, body = excluded.body",
+        (
+            incident,
+            reason,
+            title,
+            body,
+            operation.operation_id if operation else None,
+            operation.task_id if operation else task_id,
+        ),
+    )
+
+
+async def report_conflict(ledger: Ledger, key: OperationKey, task_id: str, words: str) -> None:
+    """Page an intent that was refused because its identity or natural key is taken. Nothing was sent for it."""
+    async with ledger.transaction() as connection:
+        await audit(
+            connection, "intent.refused", None, {"operation_id": key.operation_id, "words": words}, task_id=task_id
+        )
+        await open_page(
+            connection,
+            incident=f"conflict:{key.tenant}:{key.destination}:{key.action}:{key.operation_id}",
+            reason=Reason.PAYLOAD_CONFLICT.value,
+            title=f"{key.action} at {key.destination} was refused: {words}",
+            body=f"Operation {key.operation_id} of task {task_id} was refused before any call: {words}.\n"
+            "Nothing was sent. Compare both with `python client.py show`, then start a new task or iteration.\n"
+            "Procedure: docs/operations/payload_conflict.md",
+            task_id=task_id,
+        )

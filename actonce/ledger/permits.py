@@ -1,0 +1,322 @@
+"""Intent and permit in one transaction, and the fence's question to the ledger.
+
+The permit is the single-use right to send. It is consumed in the transaction that moves the operation to
+`dispatched`; it carries (restore epoch, attempt), an owner, a nonce that belongs to one execution of the issue
+activity (rule R5), and `not_after`. Only after that commit may the first byte leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from actonce.contracts import bounds
+from actonce.contracts.contract import Contract
+from actonce.contracts.errors import IntentConflict, SendFenced
+from actonce.contracts.identity import OperationKey, wire_key
+from actonce.contracts.lifecycle import Event, State
+from actonce.contracts.verdict import AttemptFact, Reason
+from actonce.ledger import pages
+from actonce.ledger.store import (
+    WHERE_KEY,
+    Connection,
+    Ledger,
+    Operation,
+    audit,
+    identity_params,
+    lock_operation,
+    many,
+    move,
+    one,
+    read_operation,
+)
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What is to be done once: written before anything is sent."""
+
+    key: OperationKey
+    task_id: str
+    step: str
+    iteration: int
+    payload: dict[str, Any]
+    digest: str
+    natural_key: str | None = None
+    reverses: str | None = None
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that holds a permit."""
+
+    host: str
+    boot_id: str
+    pid: int
+    start_time: float
+
+    def json(self) -> dict[str, Any]:
+        return {"host": self.host, "boot_id": self.boot_id, "pid": self.pid, "start_time": self.start_time}
+
+
+@dataclass(frozen=True)
+class Permit:
+    """The consumed right to send once."""
+
+    operation: Operation
+    nonce: UUID
+    epoch: int
+    attempt: int
+    wire_key: str
+    not_after: datetime
+
+
+@dataclass(frozen=True)
+class NoPermit:
+    """No permit: the operation is already somewhere else. Adopt, wait or reconcile; never send."""
+
+    operation: Operation
+    why: str = field(default="")
+
+
+_INSERT = """
+INSERT INTO actonce.operation (tenant, destination, action, operation_id, task_id, step, iteration, payload,
+    payload_digest, account, natural_key, reverses, contract_version, contract_digest, guarantee, epoch)
+SELECT %(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(task_id)s, %(step)s, %(iteration)s, %(payload)s,
+    %(digest)s, %(account)s, %(natural_key)s, %(reverses)s, %(contract_version)s, %(contract_digest)s, %(guarantee)s,
+    restore_epoch FROM actonce.identity
+ON CONFLICT (tenant, destination, action, operation_id) DO UPDATE SET updated_at = operation.updated_at
+RETURNING operation.*, (xmax = 0) AS inserted,
+    (SELECT restore_epoch FROM actonce.identity) AS current_epoch,
+    (SELECT quarantined FROM actonce.identity) AS quarantined,
+    coalesce((SELECT cancel_requested FROM actonce.task t WHERE t.task_id = operation.task_id), false) AS task_cancelled
+"""
+
+
+async def take_permit(
+    ledger: Ledger, intent: Intent, contract: Contract, owner: Owner, nonce: UUID
+) -> Permit | NoPermit:
+    """Write the intent (or find the same one) and consume a permit, in one transaction.
+
+    Raises IntentConflict (nothing was sent, a page is recorded) and LedgerUnavailable (unknown whether the permit
+    was taken: ask `read_own` with the same nonce).
+    """
+    try:
+        async with ledger.transaction() as connection:
+            operation, row = await _insert_or_lock(connection, intent, contract)
+            if operation.payload_digest == intent.digest:
+                return await _consume(connection, operation, row, intent, contract, owner, nonce)
+    except psycopg.errors.UniqueViolation as error:
+        await pages.report_conflict(ledger, intent.key, intent.task_id, f"natural key {intent.natural_key!r} is taken")
+        raise IntentConflict(
+            f"{intent.key}: the natural effect key {intent.natural_key!r} belongs to another operation of this tenant; "
+            "nothing was sent; look it up with `client.py list --natural-key` before deciding anew"
+        ) from error
+    words = f"the same identity was used with digest {operation.payload_digest}, now {intent.digest}"
+    await pages.report_conflict(ledger, intent.key, intent.task_id, words)
+    raise IntentConflict(f"{intent.key}: {words}; nothing was sent; a new business decision needs a new iteration")
+
+
+async def _insert_or_lock(
+    connection: Connection, intent: Intent, contract: Contract
+) -> tuple[Operation, dict[str, Any]]:
+    row = await one(
+        connection,
+        _INSERT,
+        {
+            **identity_params(intent.key),
+            "task_id": intent.task_id,
+            "step": intent.step,
+            "iteration": intent.iteration,
+            "payload": Jsonb(intent.payload),
+            "digest": intent.digest,
+            "account": contract.account,
+            "natural_key": intent.natural_key,
+            "reverses": intent.reverses,
+            "contract_version": contract.version,
+            "contract_digest": contract.digest,
+            "guarantee": contract.late_arrival.kind,
+        },
+    )
+    assert row is not None, "actonce.identity is empty"
+    return Operation.of(row), dict(row)
+
+
+async def _consume(
+    connection: Connection,
+    operation: Operation,
+    row: dict[str, Any],
+    intent: Intent,
+    contract: Contract,
+    owner: Owner,
+    nonce: UUID,
+) -> Permit | NoPermit:
+    if row["inserted"]:
+        await audit(connection, "operation.intent", operation, {"digest": intent.digest, "step": intent.step})
+    if operation.state is State.DISPATCHED and operation.nonce == nonce:
+        return await _own(connection, operation, nonce)
+    if operation.state is not State.READY:
+        return NoPermit(operation, f"it is {operation.state}")
+    if row["quarantined"]:
+        return NoPermit(operation, "the ledger is quarantined after a restore")
+    if row["task_cancelled"]:
+        return NoPermit(await move(connection, operation, Event.CANCEL, reason="cancelled"), "its task was cancelled")
+    if intent.reverses is not None:
+        original = await one(
+            connection,
+            "SELECT state FROM actonce.operation WHERE tenant = %s AND operation_id = %s AND state = 'committed'",
+            (operation.tenant, intent.reverses),
+        )
+        if original is None:
+            return NoPermit(operation, f"it reverses {intent.reverses}, which is not committed")
+    if operation.attempts >= contract.attempts_max and not operation.retry_granted:
+        words = f"{operation.attempts} permits were used, the contract allows {contract.attempts_max}"
+        held = await pages.hold(connection, operation, Reason.ATTEMPTS_EXHAUSTED, words)
+        return NoPermit(held, words)
+    return await _dispatch(connection, operation, row["current_epoch"], contract, owner, nonce)
+
+
+async def _dispatch(
+    connection: Connection, operation: Operation, epoch: int, contract: Contract, owner: Owner, nonce: UUID
+) -> Permit:
+    clock = await one(connection, "SELECT clock_timestamp() AS now")
+    assert clock is not None
+    issued_at: datetime = clock["now"]
+    not_after = issued_at + timedelta(seconds=contract.timing.permit_lifetime_s)
+    attempt = operation.attempt + 1
+    form = contract.keys.format if contract.keys else None
+    key = wire_key(operation.operation_id, operation.generation, form) if form else operation.operation_id
+    earlier = await attempt_facts(connection, operation.key) if operation.attempts else []
+    fact = AttemptFact(
+        epoch=epoch, attempt=attempt, generation=operation.generation, issued_at=issued_at, not_after=not_after
+    )
+    until, unbounded = bounds.may_commit_until(contract, [*earlier, fact])
+    moved = await move(
+        connection,
+        operation,
+        Event.PERMIT,
+        epoch=epoch,
+        attempt=attempt,
+        attempts=operation.attempts + 1,
+        nonce=nonce,
+        issued_at=operation.issued_at or issued_at,
+        not_after=not_after,
+        may_commit_until=until,
+        unbounded=unbounded,
+        reconcile_at=bounds.reconcile_at(contract, [*earlier, fact]),
+        recount_at=bounds.page_at(contract, [*earlier, fact]) if operation.attempts else None,
+        recounted_at=None,
+        reason=None,
+        retry_granted=False,
+    )
+    await connection.execute(
+        "INSERT INTO actonce.attempt (tenant, destination, action, operation_id, epoch, attempt, nonce, generation,"
+        " wire_key, owner, issued_at, not_after) VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s,"
+        " %(epoch)s, %(attempt)s, %(nonce)s, %(generation)s, %(wire_key)s, %(owner)s, %(issued_at)s, %(not_after)s)",
+        {
+            **identity_params(operation.key),
+            "epoch": epoch,
+            "attempt": attempt,
+            "nonce": nonce,
+            "generation": operation.generation,
+            "wire_key": key,
+            "owner": Jsonb(owner.json()),
+            "issued_at": issued_at,
+            "not_after": not_after,
+        },
+    )
+    return Permit(moved, nonce, epoch, attempt, key, not_after)
+
+
+async def read_own(ledger: Ledger, key: OperationKey, nonce: UUID) -> Permit | NoPermit | None:
+    """After a lost answer to `take_permit`: is the permit ours (rule R5)? None when there is no such intent."""
+    async with ledger.transaction() as connection:
+        operation = await read_operation(connection, key)
+        if operation is None:
+            return None
+        if operation.state is State.DISPATCHED and operation.nonce == nonce:
+            return await _own(connection, operation, nonce)
+        return NoPermit(operation, f"it is {operation.state}")
+
+
+async def _own(connection: Connection, operation: Operation, nonce: UUID) -> Permit:
+    row = await one(connection, "SELECT * FROM actonce.attempt WHERE nonce = %s", (nonce,))
+    assert row is not None, "a dispatched operation has an attempt row"
+    return Permit(operation, nonce, row["epoch"], row["attempt"], row["wire_key"], row["not_after"])
+
+
+async def check_fence(ledger: Ledger, permit: Permit) -> None:
+    """Ask the ledger whether this permit may still be used. Raises SendFenced when not."""
+    async with ledger.transaction() as connection:
+        row = await one(
+            connection,
+            "SELECT o.state, o.nonce, i.restore_epoch, i.quarantined, clock_timestamp() < o.not_after AS alive,"
+            " coalesce((SELECT cancel_requested FROM actonce.task t WHERE t.task_id = o.task_id), false) AS cancelled"
+            f" FROM actonce.operation o, actonce.identity i WHERE {WHERE_KEY}",
+            identity_params(permit.operation.key),
+        )
+    name = permit.operation.operation_id
+    if row is None:
+        raise SendFenced(f"{name} is not in the ledger any more; nothing was sent")
+    if row["state"] != State.DISPATCHED or row["nonce"] != permit.nonce:
+        raise SendFenced(
+            f"{name} is {row['state']} and this permit (attempt {permit.attempt}) is void; nothing was sent"
+        )
+    if row["restore_epoch"] != permit.epoch or row["quarantined"]:
+        raise SendFenced(f"{name}: the ledger was restored (epoch {row['restore_epoch']}); nothing was sent")
+    if row["cancelled"]:
+        raise SendFenced(f"{name}: its task was cancelled; nothing was sent")
+    if not row["alive"]:
+        raise SendFenced(f"{name}: not_after of attempt {permit.attempt} has passed; nothing was sent")
+
+
+async def attempt_facts(connection: Connection, key: OperationKey) -> list[AttemptFact]:
+    """Every consumed permit of an operation, over all epochs, oldest first."""
+    rows = await many(
+        connection,
+        f"SELECT * FROM actonce.attempt WHERE {WHERE_KEY} ORDER BY epoch, attempt",
+        identity_params(key),
+    )
+    return [
+        AttemptFact(
+            epoch=row["epoch"],
+            attempt=row["attempt"],
+            generation=row["generation"],
+            issued_at=row["issued_at"],
+            not_after=row["not_after"],
+            provably_not_sent=row["outcome"] in ("not_sent", "not_accepted"),
+        )
+        for row in rows
+    ]
+
+
+async def cancel_task_operations(connection: Connection, task_id: str) -> list[Operation]:
+    """Void every unused permit of a task (rule R8). Returns the operations that may have been sent."""
+    rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s FOR UPDATE", (task_id,))
+    open_: list[Operation] = []
+    for row in rows:
+        operation = Operation.of(row)
+        if operation.state is State.READY:
+            await move(connection, operation, Event.CANCEL, reason="cancelled")
+        elif not operation.final:
+            open_.append(operation)
+    return open_
+
+
+__all__ = [
+    "Intent",
+    "NoPermit",
+    "Owner",
+    "Permit",
+    "attempt_facts",
+    "cancel_task_operations",
+    "check_fence",
+    "lock_operation",
+    "read_own",
+    "take_permit",
+]

@@ -1,0 +1,290 @@
+"""The connection to the ledger: pool, deadlines, identity, clock, and the one compare-and-set.
+
+Every failure to reach PostgreSQL becomes `LedgerUnavailable`; nothing may be sent on the strength of a ledger
+that did not answer. Times are the ledger's own (`clock_timestamp()`), so that hosts with different clocks agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, LiteralString, cast
+from uuid import UUID
+
+import psycopg
+from psycopg import AsyncConnection, sql
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import Jsonb
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from actonce.contracts import clocks
+from actonce.contracts.errors import ForeignLedger, LedgerUnavailable, StaleWrite
+from actonce.contracts.identity import OperationKey
+from actonce.contracts.lifecycle import FINAL, Event, State, next_state
+
+LEDGER_DEADLINE_S = 4.0  # one transaction; longer than a slow fsync, shorter than a heartbeat budget of a held task
+
+Connection = AsyncConnection[DictRow]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One row of `actonce.operation`."""
+
+    tenant: str
+    destination: str
+    action: str
+    operation_id: str
+    task_id: str
+    step: str
+    iteration: int
+    payload: dict[str, Any]
+    payload_digest: str
+    account: str
+    natural_key: str | None
+    reverses: str | None
+    contract_version: int
+    contract_digest: str
+    guarantee: str
+    state: State
+    reason: str | None
+    words: str | None
+    version: int
+    epoch: int
+    attempt: int
+    attempts: int
+    generation: int
+    nonce: UUID | None
+    object_id: str | None
+    receipt: dict[str, Any] | None
+    completion: str | None
+    issued_at: datetime | None
+    committed_at: datetime | None
+    acknowledged_at: datetime | None
+    not_after: datetime | None
+    may_commit_until: datetime | None
+    unbounded: bool
+    reconcile_at: datetime | None
+    recount_at: datetime | None
+    recounted_at: datetime | None
+    retry_granted: bool
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def key(self) -> OperationKey:
+        return OperationKey(self.tenant, self.destination, self.action, self.operation_id)
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(self.epoch, self.attempt, self.version)
+
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> Operation:
+        names = Operation.__dataclass_fields__
+        values: dict[str, Any] = {k: v for k, v in row.items() if k in names}
+        values["state"] = State(values["state"])
+        return Operation(**values)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What every write about an attempt compares (rule R6)."""
+
+    epoch: int
+    attempt: int
+    version: int
+
+
+class Ledger:
+    """The ledger of one process. Open it once with `async with Ledger(dsn) as ledger`."""
+
+    def __init__(
+        self, dsn: str, *, ledger_id: str | None = None, pool_max: int = 10, deadline_s: float = LEDGER_DEADLINE_S
+    ) -> None:
+        self.dsn = dsn
+        self.expected_id = ledger_id
+        self.deadline_s = deadline_s
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            dsn,
+            connection_class=AsyncConnection[DictRow],
+            kwargs={"row_factory": dict_row, "connect_timeout": 3, "application_name": "actonce"},
+            min_size=1,
+            max_size=pool_max,
+            timeout=deadline_s,
+            reconnect_timeout=0.0,  # try again at the next request, not in the background until a give-up time
+            open=False,
+            check=None,
+        )
+
+    async def __aenter__(self) -> Ledger:
+        await self._pool.open(wait=False)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._pool.close(timeout=1.0)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One transaction within the deadline. The commit's own answer may be lost: then LedgerUnavailable too."""
+        try:
+            async with (
+                asyncio.timeout(self.deadline_s),
+                self._pool.connection() as connection,
+                connection.transaction(),
+            ):
+                yield connection
+        except (
+            psycopg.OperationalError,
+            psycopg.InterfaceError,
+            PoolTimeout,
+            PoolClosed,
+            TimeoutError,
+            OSError,
+        ) as error:
+            raise LedgerUnavailable(
+                f"the ledger did not answer: {type(error).__name__}: {error}; nothing was or will be sent on it, "
+                "check PostgreSQL and try again"
+            ) from error
+
+    async def identity(self) -> tuple[str, int, bool]:
+        """Return (ledger_id, restore epoch, quarantined). Raises ForeignLedger for an empty or foreign ledger."""
+        try:
+            async with self.transaction() as connection:
+                row = await one(connection, "SELECT ledger_id, restore_epoch, quarantined FROM actonce.identity")
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+            raise ForeignLedger("this database holds no ledger; run `actonce ledger migrate` or fix the DSN") from error
+        if row is None:
+            raise ForeignLedger("the ledger has no identity; it was emptied: restore it, do not start on it")
+        if self.expected_id is not None and str(row["ledger_id"]) != self.expected_id:
+            raise ForeignLedger(
+                f"this is ledger {row['ledger_id']}, this deployment's is {self.expected_id}; fix the DSN or restore"
+            )
+        return str(row["ledger_id"]), row["restore_epoch"], row["quarantined"]
+
+    async def clock(self) -> LedgerClock:
+        """Read the ledger's clock once; the result goes on by this host's monotonic clock."""
+        async with self.transaction() as connection:
+            row = await one(connection, "SELECT clock_timestamp() AS now")
+        assert row is not None
+        return LedgerClock(row["now"], clocks.now_s())  # read afterwards: a wait may be too long, never too short
+
+
+@dataclass(frozen=True)
+class LedgerClock:
+    """The ledger's time, carried on by the local boot-time clock. Never later than the ledger's real time."""
+
+    at: datetime
+    read_s: float
+
+    def now(self) -> datetime:
+        return self.at + timedelta(seconds=clocks.now_s() - self.read_s)
+
+
+async def one(connection: Connection, query: LiteralString, params: object = None) -> DictRow | None:
+    """Run a query and return its first row."""
+    cursor = await connection.execute(query, cast(Any, params))
+    return await cursor.fetchone()
+
+
+async def many(connection: Connection, query: LiteralString, params: object = None) -> list[DictRow]:
+    """Run a query and return all rows."""
+    cursor = await connection.execute(query, cast(Any, params))
+    return await cursor.fetchall()
+
+
+def identity_params(key: OperationKey) -> dict[str, str]:
+    return {
+        "tenant": key.tenant,
+        "destination": key.destination,
+        "action": key.action,
+        "operation_id": key.operation_id,
+    }
+
+
+WHERE_KEY: LiteralString = (
+    "tenant = %(tenant)s AND destination = %(destination)s AND action = %(action)s AND operation_id = %(operation_id)s"
+)
+
+
+async def lock_operation(connection: Connection, key: OperationKey) -> Operation | None:
+    """Read the operation and lock its row for this transaction."""
+    row = await one(connection, f"SELECT * FROM actonce.operation WHERE {WHERE_KEY} FOR UPDATE", identity_params(key))
+    return None if row is None else Operation.of(row)
+
+
+async def read_operation(connection: Connection, key: OperationKey) -> Operation | None:
+    """Read the operation without locking it."""
+    row = await one(connection, f"SELECT * FROM actonce.operation WHERE {WHERE_KEY}", identity_params(key))
+    return None if row is None else Operation.of(row)
+
+
+def compare(operation: Operation, expected: Stamp) -> None:
+    """The compare of every compare-and-set (rule R6); the row lock of the caller's transaction makes it atomic."""
+    if operation.stamp != expected:
+        raise StaleWrite(
+            f"{operation.operation_id} is at {operation.stamp}, this write is about {expected}; re-read and reconcile"
+        )
+
+
+async def move(connection: Connection, operation: Operation, event: Event, **columns: Any) -> Operation:
+    """Apply one event of the lifecycle table to a locked operation and write its audit event with it."""
+    state = next_state(operation.state, event)
+    values = {**columns, "state": state.value}
+    assignments = sql.SQL(", ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(k), sql.Placeholder(f"v_{k}")) for k in values
+    )
+    statement = sql.SQL(
+        "UPDATE actonce.operation SET {}, version = version + 1, updated_at = clock_timestamp() WHERE {} "
+        "AND version = %(version)s RETURNING *"
+    ).format(assignments, sql.SQL(WHERE_KEY))
+    params = {f"v_{k}": Jsonb(v) if isinstance(v, dict) else v for k, v in values.items()}
+    cursor = await connection.execute(
+        statement, {**params, **identity_params(operation.key), "version": operation.version}
+    )
+    row = await cursor.fetchone()
+    if row is None:
+        raise StaleWrite(f"{operation.operation_id} changed under this write; re-read and reconcile")
+    moved = Operation.of(row)
+    await audit(
+        connection,
+        f"operation.{event.value}",
+        moved,
+        {
+            "from": operation.state.value,
+            "to": state.value,
+            "epoch": moved.epoch,
+            "attempt": moved.attempt,
+            "version": moved.version,
+            "reason": moved.reason,
+        },
+    )
+    return moved
+
+
+async def audit(
+    connection: Connection, kind: str, operation: Operation | None, body: dict[str, Any], *, task_id: str | None = None
+) -> None:
+    """Append a required event in the caller's transaction."""
+    await connection.execute(
+        "INSERT INTO actonce.audit (kind, tenant, task_id, operation_id, body) VALUES (%s, %s, %s, %s, %s)",
+        (
+            kind,
+            operation.tenant if operation else None,
+            operation.task_id if operation else task_id,
+            operation.operation_id if operation else None,
+            Jsonb(body),
+        ),
+    )
+
+
+def utc(value: datetime) -> str:
+    """ISO 8601 in UTC, as messages and people get it."""
+    return value.astimezone(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,196 @@
+"""Tasks as callers see them: accepted once, with a stored outcome that outlives Temporal's retention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from psycopg.types.json import Jsonb
+
+from actonce.contracts.errors import LedgerError, TaskConflict
+from actonce.contracts.lifecycle import FINAL, State
+from actonce.contracts.messages import TaskReport
+from actonce.contracts.payload import payload_digest
+from actonce.ledger.permits import cancel_task_operations
+from actonce.ledger.store import Connection, Ledger, Operation, audit, many, one
+
+TaskState = Literal[
+    "queued", "running", "waiting_for_approval", "held", "quarantined", "failed", "cancelled", "complete"
+]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of `actonce.task`."""
+
+    task_id: str
+    tenant: str
+    task_type: str
+    task_key: str
+    workflow_id: str
+    payload: dict[str, Any]
+    payload_digest: str
+    state: TaskState
+    reason: str | None
+    detail: str | None
+    since: datetime
+    recorded: bool
+    cancel_requested: bool
+    outcome: dict[str, Any] | None
+    created_at: datetime
+
+    @staticmethod
+    def of(row: dict[str, Any]) -> Task:
+        return Task(**{name: row[name] for name in Task.__dataclass_fields__})
+
+
+def task_id_of(tenant: str, task_type: str, task_key: str) -> str:
+    """The task's id, which is also its workflow id: the business identity and nothing else."""
+    return f"{tenant}/{task_type}/{task_key}"
+
+
+async def accept(
+    ledger: Ledger, tenant: str, task_type: str, task_key: str, payload: dict[str, Any]
+) -> tuple[Task, bool]:
+    """Record a task, or find the same one. Returns (task, created).
+
+    Raises TaskConflict for the same key with another payload, PayloadError for a payload without a digest.
+    """
+    task_id = task_id_of(tenant, task_type, task_key)
+    digest = payload_digest(tool=task_type, destination="task", action="start", account=tenant, fields=payload)
+    async with ledger.transaction() as connection:
+        created = await one(
+            connection,
+            "INSERT INTO actonce.task (task_id, tenant, task_type, task_key, workflow_id, payload, payload_digest)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING *",
+            (task_id, tenant, task_type, task_key, task_id, Jsonb(payload), digest),
+        )
+        if created is not None:
+            await audit(connection, "task.accepted", None, {"digest": digest}, task_id=task_id)
+            return Task.of(created), True
+        row = await one(connection, "SELECT * FROM actonce.task WHERE task_id = %s", (task_id,))
+        assert row is not None
+        task = Task.of(row)
+    if task.payload_digest != digest:
+        raise TaskConflict(
+            f"task {task_id} exists with another payload ({task.payload_digest}, now {digest}); "
+            "a new business request needs a new key"
+        )
+    return task, False
+
+
+async def get(ledger: Ledger, task_id: str) -> Task | None:
+    async with ledger.transaction() as connection:
+        row = await one(connection, "SELECT * FROM actonce.task WHERE task_id = %s", (task_id,))
+        return None if row is None else Task.of(row)
+
+
+async def mark_recorded(ledger: Ledger, task_id: str) -> None:
+    """Temporal has the workflow."""
+    async with ledger.transaction() as connection:
+        await connection.execute("UPDATE actonce.task SET recorded = true WHERE task_id = %s", (task_id,))
+
+
+async def unrecorded(ledger: Ledger, limit: int = 100) -> list[Task]:
+    """Accepted tasks that Temporal may not have, oldest first: start them again, by the same id."""
+    async with ledger.transaction() as connection:
+        rows = await many(
+            connection,
+            "SELECT * FROM actonce.task WHERE NOT recorded AND state NOT IN ('complete', 'failed', 'cancelled')"
+            " ORDER BY created_at LIMIT %s",
+            (limit,),
+        )
+        return [Task.of(row) for row in rows]
+
+
+async def started(ledger: Ledger, task_id: str) -> None:
+    """A worker has the task."""
+    async with ledger.transaction() as connection:
+        await _started(connection, task_id)
+
+
+async def _started(connection: Connection, task_id: str) -> None:
+    await connection.execute(
+        "UPDATE actonce.task SET state = 'running', since = clock_timestamp() WHERE task_id = %s AND state = 'queued'",
+        (task_id,),
+    )
+
+
+async def save_plan(ledger: Ledger, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Make a plan durable before its first step, or return the one that was made before: re-planning renames nothing."""
+    digest = payload_digest(tool="plan", destination="task", action="plan", account=task_id, fields=body)
+    async with ledger.transaction() as connection:
+        await _started(connection, task_id)
+        created = await one(
+            connection,
+            "INSERT INTO actonce.plan (task_id, digest, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING RETURNING body",
+            (task_id, digest, Jsonb(body)),
+        )
+        if created is not None:
+            await audit(connection, "task.planned", None, {"digest": digest}, task_id=task_id)
+            return dict(created["body"])
+        row = await one(connection, "SELECT body FROM actonce.plan WHERE task_id = %s", (task_id,))
+        assert row is not None
+        return dict(row["body"])
+
+
+async def plan_of(ledger: Ledger, task_id: str) -> dict[str, Any] | None:
+    """The durable plan of a task, if there is one."""
+    async with ledger.transaction() as connection:
+        row = await one(connection, "SELECT body FROM actonce.plan WHERE task_id = %s", (task_id,))
+        return None if row is None else dict(row["body"])
+
+
+async def report(ledger: Ledger, outcome: TaskReport) -> Task | None:
+    """Store a task's outcome. Refuses `complete` while an operation of it has no evidence (SPEC §2.7).
+
+    The first stored outcome stands. A task that came in behind the entry's back has no row: then None.
+    """
+    async with ledger.transaction() as connection:
+        rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s", (outcome.task_id,))
+        open_ = [op for op in map(Operation.of, rows) if op.state not in FINAL]
+        if outcome.state != "cancelled" and open_:
+            names = ", ".join(f"{op.operation_id} is {op.state}" for op in open_)
+            raise LedgerError(f"task {outcome.task_id} cannot be {outcome.state}: {names}; settle them first")
+        without = [op for op in map(Operation.of, rows) if op.state is State.COMMITTED and op.completion is None]
+        if outcome.state == "complete" and without:
+            names = ", ".join(op.operation_id for op in without)
+            raise LedgerError(f"task {outcome.task_id} cannot be complete: no evidence for {names}")
+        row = await one(
+            connection,
+            "UPDATE actonce.task SET state = %s, outcome = %s, reason = NULL, detail = %s, since = clock_timestamp()"
+            " WHERE task_id = %s AND outcome IS NULL RETURNING *",
+            (outcome.state, Jsonb(outcome.model_dump(mode="json")), outcome.summary, outcome.task_id),
+        )
+        if row is None:
+            row = await one(connection, "SELECT * FROM actonce.task WHERE task_id = %s", (outcome.task_id,))
+        else:
+            await audit(
+                connection, f"task.{outcome.state}", None, {"summary": outcome.summary}, task_id=outcome.task_id
+            )
+        return None if row is None else Task.of(row)
+
+
+async def cancel(ledger: Ledger, task_id: str) -> tuple[Task, list[Operation]]:
+    """Ask for cancellation; voids unused permits in the same transaction (rule R8).
+
+    Returns the task and the operations that may have been sent: they are reconciled, not forgotten.
+    """
+    async with ledger.transaction() as connection:
+        row = await one(
+            connection,
+            "UPDATE actonce.task SET cancel_requested = true WHERE task_id = %s RETURNING *",
+            (task_id,),
+        )
+        if row is None:
+            raise LedgerError(f"task {task_id} is not in this ledger; check the id")
+        in_flight = await cancel_task_operations(connection, task_id)
+        await audit(
+            connection,
+            "task.cancel_requested",
+            None,
+            {"in_flight": [o.operation_id for o in in_flight]},
+            task_id=task_id,
+        )
+        return Task.of(row), in_flight

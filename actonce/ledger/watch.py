@@ -1,0 +1,177 @@
+"""What the ledger watcher asks, and what people list: open operations, due recounts, pages, exports."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, LiteralString
+
+from psycopg.types.json import Jsonb
+
+from actonce.contracts.lifecycle import Event, State
+from actonce.contracts.verdict import Reason
+from actonce.ledger import pages
+from actonce.ledger.store import WHERE_KEY, Ledger, Operation, audit, identity_params, lock_operation, many, one
+
+
+async def unsettled(ledger: Ledger, limit: int = 200) -> list[Operation]:
+    """Operations whose permit's life is over and whose outcome nobody has established (rule R11), oldest first."""
+    async with ledger.transaction() as connection:
+        rows = await many(
+            connection,
+            "SELECT * FROM actonce.operation WHERE state IN ('dispatched', 'unknown', 'acknowledged')"
+            " AND reconcile_at < clock_timestamp() ORDER BY reconcile_at LIMIT %s",
+            (limit,),
+        )
+        return [Operation.of(row) for row in rows]
+
+
+async def held(ledger: Ledger, limit: int = 200) -> list[Operation]:
+    """Held operations, oldest first: late evidence may still resolve them."""
+    async with ledger.transaction() as connection:
+        rows = await many(
+            connection,
+            "SELECT * FROM actonce.operation WHERE state = 'held' ORDER BY updated_at LIMIT %s",
+            (limit,),
+        )
+        return [Operation.of(row) for row in rows]
+
+
+async def due_recounts(ledger: Ledger, limit: int = 200) -> list[Operation]:
+    """Committed operations with two or more permits that must be read again (rule R10)."""
+    async with ledger.transaction() as connection:
+        rows = await many(
+            connection,
+            "SELECT * FROM actonce.operation WHERE recount_at < clock_timestamp() AND recounted_at IS NULL"
+            " AND state = 'committed' ORDER BY recount_at LIMIT %s",
+            (limit,),
+        )
+        return [Operation.of(row) for row in rows]
+
+
+async def recounted(ledger: Ledger, operation: Operation, count: int | None, words: str) -> Operation | None:
+    """Record a recount. A count other than one opens a hold `possible_duplicate`; None means it could not be read."""
+    async with ledger.transaction() as connection:
+        current = await lock_operation(connection, operation.key)
+        if current is None or current.stamp != operation.stamp or current.state is not State.COMMITTED:
+            return current
+        await audit(connection, "operation.recounted", current, {"count": count, "words": words})
+        if count == 1 or count is None:
+            await connection.execute(
+                f"UPDATE actonce.operation SET recounted_at = clock_timestamp() WHERE {WHERE_KEY}",
+                identity_params(current.key),
+            )
+            return current
+        held_now = await pages.hold(connection, current, Reason.POSSIBLE_DUPLICATE, words, event=Event.RECOUNT_BAD)
+        await connection.execute(
+            f"UPDATE actonce.operation SET recounted_at = clock_timestamp() WHERE {WHERE_KEY}",
+            identity_params(current.key),
+        )
+        return held_now
+
+
+async def find_operation(ledger: Ledger, operation_id: str) -> list[Operation]:
+    """Every record with this operation_id (one per destination and action)."""
+    async with ledger.transaction() as connection:
+        rows = await many(connection, "SELECT * FROM actonce.operation WHERE operation_id = %s", (operation_id,))
+        return [Operation.of(row) for row in rows]
+
+
+async def operations_of_task(ledger: Ledger, task_id: str) -> list[Operation]:
+    async with ledger.transaction() as connection:
+        rows = await many(
+            connection, "SELECT * FROM actonce.operation WHERE task_id = %s ORDER BY created_at", (task_id,)
+        )
+        return [Operation.of(row) for row in rows]
+
+
+async def tasks_to_nudge(ledger: Ledger, limit: int = 200) -> list[str]:
+    """Workflows that wait for something the ledger already knows: a settled hold, a decision, a cancellation."""
+    async with ledger.transaction() as connection:
+        rows = await many(
+            connection,
+            "SELECT DISTINCT t.workflow_id FROM actonce.task t JOIN actonce.operation o USING (task_id)"
+            " WHERE t.outcome IS NULL AND (o.state <> 'held' OR EXISTS (SELECT 1 FROM actonce.decision d WHERE"
+            " d.operation_id = o.operation_id AND d.destination = o.destination AND d.tenant = o.tenant"
+            " AND d.action = o.action AND d.consumed_at IS NULL))"
+            " AND EXISTS (SELECT 1 FROM actonce.hold h WHERE h.task_id = t.task_id) LIMIT %s",
+            (limit,),
+        )
+        return [row["workflow_id"] for row in rows]
+
+
+async def undelivered_pages(ledger: Ledger, repeat_s: float, limit: int = 50) -> list[dict[str, Any]]:
+    """Pages that were never sent, and unacknowledged open ones whose repetition is due."""
+    async with ledger.transaction() as connection:
+        return [
+            dict(row)
+            for row in await many(
+                connection,
+                "SELECT * FROM actonce.page WHERE sent_at IS NULL OR (closed_at IS NULL AND acknowledged_at IS NULL"
+                " AND sent_at < clock_timestamp() - make_interval(secs => %s)) ORDER BY opened_at LIMIT %s",
+                (repeat_s, limit),
+            )
+        ]
+
+
+async def page_sent(ledger: Ledger, page_id: int, delivery: dict[str, str]) -> None:
+    """Record a delivery: channel → ok or its error. Counts as sent when one channel took it."""
+    ok = any(state == "ok" for state in delivery.values())
+    async with ledger.transaction() as connection:
+        await connection.execute(
+            "UPDATE actonce.page SET delivery = %s, sends = sends + 1,"
+            " sent_at = CASE WHEN %s THEN clock_timestamp() ELSE sent_at END WHERE page_id = %s",
+            (Jsonb(delivery), ok, page_id),
+        )
+
+
+async def acknowledge_page(ledger: Ledger, page_id: int, name: str) -> bool:
+    """A person has seen it: repetitions stop. Returns False when there is no such open page."""
+    async with ledger.transaction() as connection:
+        row = await one(
+            connection,
+            "UPDATE actonce.page SET acknowledged_at = coalesce(acknowledged_at, clock_timestamp()),"
+            " acknowledged_by = coalesce(acknowledged_by, %s) WHERE page_id = %s RETURNING page_id",
+            (name, page_id),
+        )
+        return row is not None
+
+
+async def set_dependency(
+    ledger: Ledger, *, name: str, kind: str, state: str, how: str, detail: str = "", blocks: str = ""
+) -> None:
+    """Record one reading of a dependency; `since` moves only when the state changes."""
+    async with ledger.transaction() as connection:
+        await connection.execute(
+            "INSERT INTO actonce.dependency (name, kind, state, how, detail, blocks) VALUES (%s, %s, %s, %s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, state = excluded.state, how = excluded.how,"
+            " detail = excluded.detail, blocks = excluded.blocks, checked_at = clock_timestamp(),"
+            " since = CASE WHEN dependency.state = excluded.state THEN dependency.since ELSE clock_timestamp() END",
+            (name, kind, state, how, detail[:2000], blocks),
+        )
+
+
+_EXPORT: dict[str, LiteralString] = {
+    "identity": "SELECT * FROM actonce.identity",
+    "task": "SELECT * FROM actonce.task ORDER BY created_at",
+    "plan": "SELECT * FROM actonce.plan ORDER BY created_at",
+    "operation": "SELECT * FROM actonce.operation ORDER BY created_at",
+    "attempt": "SELECT * FROM actonce.attempt ORDER BY issued_at",
+    "acknowledgement": "SELECT * FROM actonce.acknowledgement ORDER BY ack_id",
+    "verdict": "SELECT * FROM actonce.verdict ORDER BY verdict_id",
+    "hold": "SELECT * FROM actonce.hold ORDER BY hold_id",
+    "decision": "SELECT * FROM actonce.decision ORDER BY decision_id",
+    "page": "SELECT * FROM actonce.page ORDER BY page_id",
+    "beacon": "SELECT * FROM actonce.beacon ORDER BY wanted_at",
+    "key_cancel": "SELECT * FROM actonce.key_cancel ORDER BY wanted_at",
+    "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
+    "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
+}
+
+
+async def export(ledger: Ledger) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Every row of the ledger as (table, row), for people and for evidence folders."""
+    for table, query in _EXPORT.items():
+        async with ledger.transaction() as connection:
+            rows = await many(connection, query)
+        for row in rows:
+            yield table, dict(row)
