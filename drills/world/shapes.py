@@ -1,0 +1,21 @@
+"""What each destination makes, and which business fields it wants."""
+
+from __future__ import annotations
+
+from drills.world.desk import Shape
+
+PAYMENTS = Shape(
+    destination="payments",
+    kind="refund",
+    collection="refunds",
+    fields={"payment_id": str, "amount_minor": int, "currency": str, "reason": str},
+    natural=("payment_id", "reason"),
+)
+TICKETS = Shape(
+    destination="tickets",
+    kind="ticket",
+    collection="tickets",
+    fields={"subject": str, "body": str, "refers_to": str, "priority?": str},
+    natural=("refers_to", "subject"),
+)
+SHAPES = {shape.destination: shape for shape in (PAYMENTS, TICKETS)}
