@@ -73,43 +73,44 @@ class Effect(DestinationLine):
     state: str
 
 
-class AnswerBegun(DestinationLine):
+class OfRequest(DestinationLine):
+    """What became of a request that arrived."""
+
+    request_id: str
+
+
+class AnswerBegun(OfRequest):
     """The destination began to write its answer."""
 
     of_kind: ClassVar[str] = "answer_begun"
-    request_id: str
     status: int
 
 
-class AnswerFailed(DestinationLine):
+class AnswerFailed(OfRequest):
     """The destination could not write its answer."""
 
     of_kind: ClassVar[str] = "answer_failed"
-    request_id: str
     why: str = ""
 
 
-class AnswerReplaced(DestinationLine):
+class AnswerReplaced(OfRequest):
     """Something on the way (the sandbox's own gateway) answered in the destination's place."""
 
     of_kind: ClassVar[str] = "answer_replaced"
-    request_id: str
     status: int
 
 
-class Dropped(DestinationLine):
+class Dropped(OfRequest):
     """The request arrived and was thrown away before anything was committed."""
 
     of_kind: ClassVar[str] = "dropped"
-    request_id: str
     why: str = ""
 
 
-class Refused(DestinationLine):
+class Refused(OfRequest):
     """The destination declined the request."""
 
     of_kind: ClassVar[str] = "refused"
-    request_id: str
     why: str
 
 
@@ -459,9 +460,10 @@ class View(Line):
 
 
 _LINES: tuple[type[Line], ...] = (
-    Request, Effect, AnswerBegun, AnswerFailed, AnswerReplaced, Dropped, Refused, Reversed, Latch, Challenge,
-    Connection, RequestIncomplete, Beacon, ProbeNote, KeyCancelled, JournalNote, JournalEnd,
-    ToxicAdded, ToxicRemoved, ProxyDisabled, ProxyEnabled, CallerConnection, Started, Signalled, ProcessState, Exited, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
+    Request, Effect, AnswerBegun, AnswerFailed, AnswerReplaced, Dropped, Refused, Reversed, Latch,
+    Challenge, Connection, RequestIncomplete, Beacon, ProbeNote, KeyCancelled, JournalNote, JournalEnd,
+    ToxicAdded, ToxicRemoved, ProxyDisabled, ProxyEnabled, CallerConnection, Started, Signalled,
+    ProcessState, Exited, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
     ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
     CallerTask, View,
 )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from typing import Any, Literal
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -150,6 +151,8 @@ class Cell(Strict):
         if not self.arm.startswith("control:") and (self.control or self.expected_finding):
             raise ValueError(f"cell {self.cell}: arm {self.arm} is no control but names one")
         known = {operation.operation_id for operation in self.operations}
+        if len(known) != len(self.operations):
+            raise ValueError(f"cell {self.cell}: an operation_id is planned twice")
         if strangers := set(self.fault.targets) - known:
             raise ValueError(f"cell {self.cell}: fault targets {sorted(strangers)} are not among its operations")
         return self
@@ -168,3 +171,14 @@ def first_error(error: ValidationError) -> str:
 def to_json(model: BaseModel) -> str:
     """One compact line of JSON. Unlike model_dump_json it refuses NaN, which JSON does not have."""
     return json.dumps(model.model_dump(mode="json"), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def history_name(workflow_id: str, run_id: str | None = None) -> str:
+    """File name of a history. `~` separates the run id, so it is quoted inside the ids."""
+    parts = [quote(part, safe="").replace("~", "%7E") for part in (workflow_id, run_id) if part]
+    return "~".join(parts) + ".json"
+
+
+def workflow_of(history_file_name: str) -> str:
+    """The workflow id a history's file name stands for."""
+    return unquote(history_file_name.removesuffix(".json").partition("~")[0])

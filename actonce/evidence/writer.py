@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 from actonce.evidence.lines import Line, parse_line
 from actonce.evidence.record import (
@@ -29,6 +28,7 @@ from actonce.evidence.record import (
     Cell,
     Drill,
     EvidenceError,
+    history_name,
     to_json,
 )
 
@@ -104,8 +104,7 @@ class EvidenceWriter:
         several runs: each keeps its own file."""
         if not isinstance(json.loads(history_json).get("events"), list):
             raise EvidenceError(f"history of {workflow_id} has no events; use WorkflowHistory.to_json()")
-        suffix = f"~{quote(run_id, safe='')}" if run_id else ""
-        path = self.folder / HISTORIES_DIR / f"{quote(workflow_id, safe='')}{suffix}.json"
+        path = self.folder / HISTORIES_DIR / history_name(workflow_id, run_id)
         path.write_text(history_json, encoding="utf-8")
         with self._lock:
             self._histories = len(list((self.folder / HISTORIES_DIR).glob("*.json")))
