@@ -1,12 +1,16 @@
 """Evidence: what destination, wire and processes showed, and what follows from it.
 
-The judge shares no code with the accused: nothing here imports the system under test, and everything it
-says is worked out from a recorded folder alone.
+The judge shares no code with the accused: nothing here imports the system under test, and everything it says is
+worked out from a recorded folder alone. Record with `EvidenceWriter`, then `write_verdict(folder)`; later
+`verify(folder)`.
 """
 
 from actonce.evidence.journal import journal_events
+from actonce.evidence.judge import judge
 from actonce.evidence.lines import Line
-from actonce.evidence.record import Cell, Drill, EvidenceError, Expected, Fault, PlannedOperation
+from actonce.evidence.record import Cell, Drill, EvidenceError, Expected, Fault, LeftOut, PlannedOperation
+from actonce.evidence.result import verify, write_verdict
+from actonce.evidence.verdict import Verdict
 from actonce.evidence.writer import EvidenceWriter
 
 __all__ = [
@@ -16,7 +20,12 @@ __all__ = [
     "EvidenceWriter",
     "Expected",
     "Fault",
+    "LeftOut",
     "Line",
     "PlannedOperation",
+    "Verdict",
     "journal_events",
+    "judge",
+    "verify",
+    "write_verdict",
 ]

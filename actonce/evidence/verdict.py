@@ -147,8 +147,8 @@ class Verdict(Strict):
     views: dict[str, ViewSummary]
     controls: list[ControlResult]
     checks: list[Check] = Field(min_length=1)
-    comparison: list[ArmRates] = []
-    left_out: list[LeftOut] = []
+    comparison: list[ArmRates] = Field(default_factory=list)
+    left_out: list[LeftOut] = Field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
