@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actonce.stack.errors import StackError
-from actonce.stack.ports import free_ports, is_free
+from actonce.stack.ports import answers, free_ports, is_free, listening
 from actonce.stack.process import Child, spawn
 from actonce.stack.state import PartState, StateFile
 
@@ -146,11 +146,17 @@ class Part(ABC):
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
-    def retry_after_exit(self) -> bool:
-        """After an early end: is it worth another try?"""
-        return bool(self.port_names) and not self._settled and not all(is_free(p) for p in self.ports.values())
+    def worth_another_try(self) -> bool:
+        """After an early end, or a port that somebody else holds."""
+        return not self._settled and not all(is_free(port) for port in self.ports.values())
+
+    def _foreign_port(self) -> int | None:
+        """A port of ours on which somebody else listens. Some servers (Toxiproxy) live on without their port."""
+        pid = self._running().pid
+        return next((port for port in self.ports.values() if answers(port) and port not in listening(pid)), None)
 
     async def _wait_ready(self) -> bool:
+        """True when ready, False when another try is worth it; otherwise raises with the end of the log."""
         child = self._running()
         deadline = time.monotonic() + self.ready_within_s
         last = "no answer yet"
@@ -158,19 +164,24 @@ class Part(ABC):
             code = child.poll()
             if code is not None:
                 self._forget()
-                if self.retry_after_exit():
+                if self.worth_another_try():
                     return False
                 raise StackError(
                     f"{self.name} ended with status {code} before it was ready. Log {self.log} ends:\n{child.tail()}"
                 )
+            if (port := self._foreign_port()) is not None:
+                await self.kill()
+                if self.worth_another_try():
+                    return False
+                raise StackError(f"{self.name} lost its port {port} to someone else. Find out who (ss -ltnp).")
             try:
                 await self.check_ready()
             except NotReady as why:
                 last = str(why) or last
                 await asyncio.sleep(0.02)
                 continue
-            # Somebody else may answer on the port that we wanted: only our own living process counts.
-            if child.poll() is None:
+            # Somebody else may have answered: only a living process that holds all its ports counts.
+            if child.poll() is None and listening(child.pid) >= set(self.ports.values()):
                 return True
         await self.kill()
         raise StackError(

@@ -32,3 +32,21 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def answers(port: int) -> bool:
+    """True when somebody listens on the port. Connects, so it cannot take the port from anyone."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.settimeout(1)
+        return sock.connect_ex((HOST, port)) == 0
+
+
+def listening(pid: int) -> set[int]:
+    """The TCP ports on which this very process listens (none when it is gone)."""
+    import psutil
+
+    try:
+        connections = psutil.Process(pid).net_connections(kind="tcp")
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return set()
+    return {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}

@@ -148,9 +148,9 @@ class Postgres(Part):
             if await found.fetchone() is None:
                 await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
 
-    def retry_after_exit(self) -> bool:
+    def worth_another_try(self) -> bool:
         # After a SIGKILL of the postmaster its children need a moment to notice; they hold the shared memory.
-        return super().retry_after_exit() or "pre-existing shared memory block" in self.log_since_start()
+        return super().worth_another_try() or "pre-existing shared memory block" in self.log_since_start()
 
 
 def _unprivileged_account() -> str:

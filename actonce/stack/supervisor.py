@@ -8,6 +8,7 @@ Does not restart what dies: a drill, or a person, must see that it died.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -16,10 +17,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Self
 
-import psycopg
-from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 
+from actonce.stack import binaries, elsewhere
 from actonce.stack.errors import StackError
 from actonce.stack.part import Part
 from actonce.stack.ports import HOST, free_ports, is_free
@@ -28,8 +28,8 @@ from actonce.stack.process import Foreign, Proc, signal_checked, wait_gone
 from actonce.stack.program import Program, ProgramSpec, programs_of
 from actonce.stack.settings import StackSettings
 from actonce.stack.state import FolderLock, StateFile
-from actonce.stack.temporal import NAMESPACE, Temporal, check_elsewhere
-from actonce.stack.toxiproxy import Toxiproxy, toxiproxy_version
+from actonce.stack.temporal import NAMESPACE, Temporal
+from actonce.stack.toxiproxy import Toxiproxy
 
 SERVERS = ("postgres", "temporal", "toxiproxy")
 ALL_PARTS = frozenset((*SERVERS, "project"))
@@ -125,6 +125,7 @@ class Stack:
                     await self._start_server(name)
             if "project" in self._wanted:
                 await self._start_programs()
+            self._write_settings()
             self.state.state.ready = True
             self.state.save()
         except BaseException:
@@ -160,42 +161,16 @@ class Stack:
         await self.stop()
 
     async def _start_server(self, name: str) -> None:
-        if await self._elsewhere(name):
+        if elsewhere.is_elsewhere(name, self._settings):
+            self._say(f"using {await elsewhere.check(name, self._settings)}")
             return
+        if name == "toxiproxy":
+            binaries.toxiproxy(self._say)  # may build, and then says so
         kinds: dict[str, type[Part]] = {"postgres": Postgres, "temporal": Temporal, "toxiproxy": Toxiproxy}
         part = kinds[name](name, self.folder, self.state, die_with_us=_can_die_with_us())
-        if name == "toxiproxy":
-            from actonce.stack import binaries
-
-            binaries.toxiproxy(self._say)  # may build, and then says so
         self._say(f"starting {name} …")
         self._parts[name] = part
         await part.start()
-
-    async def _elsewhere(self, name: str) -> bool:
-        """True when the part is set to live elsewhere; then it has been checked."""
-        settings = self._settings
-        if name == "postgres" and settings.ledger_dsn:
-            try:
-                async with await psycopg.AsyncConnection.connect(settings.ledger_dsn, connect_timeout=5):
-                    return True
-            except psycopg.OperationalError as error:
-                raise StackError(f"ACTONCE_LEDGER_DSN cannot be reached: {error}") from error
-        if name == "temporal" and settings.temporal_elsewhere:
-            config = ClientConfig.load_client_connect_config()
-            try:
-                client = await Client.connect(**config)
-            except RuntimeError as error:
-                raise StackError(f"Temporal at {config.get('target_host')} cannot be reached: {error}") from error
-            await check_elsewhere(client)
-            return True
-        if name == "toxiproxy" and settings.toxiproxy_url:
-            try:
-                await toxiproxy_version(settings.toxiproxy_url)
-            except Exception as error:
-                raise StackError(f"ACTONCE_TOXIPROXY_URL cannot be reached: {error}") from error
-            return True
-        return False
 
     async def _start_programs(self) -> None:
         specs = self._programs if self._programs is not None else programs_of(self.project)
@@ -294,10 +269,9 @@ class Stack:
         self.state.save()
         return values["url"]
 
-    def env(self) -> dict[str, str]:
-        """The environment of a program that belongs to this stack."""
-        environment = dict(os.environ)
-        environment |= {
+    def settings(self) -> dict[str, str]:
+        """What a program, a client or a shell needs to know of this stack (holds the ledger's password)."""
+        found = {
             "ACTONCE_RUN_ID": self.run_id,
             "ACTONCE_TASK_QUEUE": self.task_queue,
             "ACTONCE_ENTRY_URL": self.entry_url,
@@ -305,19 +279,30 @@ class Stack:
             "ACTONCE_STACK_FOLDER": str(self.folder),
         }
         if "postgres" in self._wanted:
-            environment["ACTONCE_LEDGER_DSN"] = self.ledger_dsn
+            found["ACTONCE_LEDGER_DSN"] = self.ledger_dsn
         if "toxiproxy" in self._wanted:
-            environment["ACTONCE_TOXIPROXY_URL"] = self.toxiproxy_url
+            found["ACTONCE_TOXIPROXY_URL"] = self.toxiproxy_url
         if "temporal" in self._wanted:
             if not self._settings.temporal_elsewhere:
-                environment = {k: v for k, v in environment.items() if not k.startswith("TEMPORAL_")}
-                environment["TEMPORAL_ADDRESS"] = self.temporal_address
-                environment["TEMPORAL_NAMESPACE"] = NAMESPACE
+                found["TEMPORAL_ADDRESS"] = self.temporal_address
+                found["TEMPORAL_NAMESPACE"] = NAMESPACE
                 # Otherwise a profile in the person's home could add TLS or a key meant for another server.
-                environment["TEMPORAL_CONFIG_FILE"] = os.devnull
+                found["TEMPORAL_CONFIG_FILE"] = os.devnull
             if self.temporal_ui_url:
-                environment["ACTONCE_TEMPORAL_UI_URL"] = self.temporal_ui_url
-        return environment | self._extra_env
+                found["ACTONCE_TEMPORAL_UI_URL"] = self.temporal_ui_url
+        return found | self._extra_env
+
+    def env(self) -> dict[str, str]:
+        """The whole environment of a program that belongs to this stack."""
+        settings = self.settings()
+        ours = "temporal" in self._wanted and not self._settings.temporal_elsewhere
+        return {k: v for k, v in os.environ.items() if not (ours and k.startswith("TEMPORAL_"))} | settings
+
+    def _write_settings(self) -> None:
+        file = self.folder / "env.json"
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as sink:
+            json.dump(self.settings(), sink, indent=1)
 
 
 @contextlib.asynccontextmanager

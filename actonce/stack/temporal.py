@@ -6,6 +6,7 @@ check is green, before history and matching serve.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
@@ -38,6 +39,7 @@ from actonce.stack.ports import HOST
 NAMESPACE = "default"
 SEARCH_ATTRIBUTES = {"ActonceState": "Keyword", "ActonceReason": "Keyword"}
 RPC_TIMEOUT = timedelta(seconds=3)
+CHECK_TIMEOUT_S = 8.0  # the SDK alone would wait 30 s for a listener that says nothing
 # The reviewer opens a run's histories days later; the dev server's own default is one day.
 RETENTION_S = 90 * 24 * 3600
 
@@ -76,10 +78,11 @@ class Temporal(Part):
 
     async def check_ready(self) -> None:
         try:
-            client = await Client.connect(self.address, namespace=NAMESPACE)
-            await start_describe_poll(client)
-            missing = await missing_search_attributes(client)
-        except (RPCError, RuntimeError) as error:  # connect raises RuntimeError while nobody listens
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                client = await Client.connect(self.address, namespace=NAMESPACE)
+                await start_describe_poll(client)
+                missing = await missing_search_attributes(client)
+        except (RPCError, RuntimeError, TimeoutError) as error:  # connect raises RuntimeError while nobody listens
             raise NotReady(f"{type(error).__name__}: {error}") from error
         if missing:
             raise NotReady(f"search attributes {', '.join(missing)} are not registered yet")

