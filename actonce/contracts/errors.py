@@ -14,6 +14,9 @@ ActonceError
 ├── NotAccepted              the contract says the destination did not process it (401, 429)
 ├── Refused                  the contract's definite decline: final
 ├── Unknown                  everything else after a send: reconcile, never resend
+│   ├── DuplicateRefused     the destination says that it exists already: reconcile and page, never swallow
+│   └── StoredErrorReplayed  the destination replayed a stored error under our key: hold, never retry
+├── RouteUnavailable         a route gave no usable page (no answer, 5xx, 401/403); it says nothing about absence
 ├── DecisionRefused          an operator's decision before its time, stale or not permitted
 └── TaskConflict             same task key, other payload
 """
@@ -85,6 +88,24 @@ class Refused(ActonceError):
 
 class Unknown(ActonceError):
     """The outcome of a request that may have left is unknown. Reconcile; never resend."""
+
+
+class DuplicateRefused(Unknown):
+    """The destination refuses because the same thing exists already. Whose it is, only reconciliation can tell."""
+
+    duplicate = True
+
+
+class StoredErrorReplayed(Unknown):
+    """The destination replayed a stored error under our key. Another send would get the same; hold."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RouteUnavailable(ActonceError):
+    """A route gave no usable page. It is never evidence of absence."""
 
 
 class DecisionRefused(ActonceError):

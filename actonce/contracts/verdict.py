@@ -38,8 +38,7 @@ class Reason(StrEnum):
     STORED_ERROR_REPLAYED = "stored_error_replayed"
     DUPLICATE_REFUSED = "duplicate_refused"
     POSSIBLE_DUPLICATE = "possible_duplicate"
-    CONTRACT_CHANGED = "contract_changed"
-    CREDENTIAL_REFUSED = "credential_refused"
+    ORPHANED = "orphaned"  # nobody works on the task of an operation that is not settled
 
 
 AT_ONCE = frozenset({Reason.PAYLOAD_CONFLICT, Reason.MULTIPLE_MATCHES, Reason.NO_ROUTE})

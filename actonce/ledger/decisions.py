@@ -61,7 +61,10 @@ class Decision:
 
 
 async def record(ledger: Ledger, key: OperationKey, request: DecisionRequest) -> Decision:
-    """Write the decision. Raises DecisionRefused with a code: not_held, stale, too_early, object_id_missing, decided."""
+    """Write the decision.
+
+    Raises DecisionRefused with a code: unknown_operation, not_held, stale, too_early, object_id_missing, decided.
+    """
     try:
         async with ledger.transaction() as connection:
             operation = await lock_operation(connection, key)
@@ -69,10 +72,11 @@ async def record(ledger: Ledger, key: OperationKey, request: DecisionRequest) ->
             assert operation is not None
             row = await one(
                 connection,
-                "INSERT INTO actonce.decision (tenant, destination, action, operation_id, decision, name, reason, evidence,"
-                " object_id, expected_epoch, expected_version, expires_at, residual_risk) VALUES (%(tenant)s,"
+                "INSERT INTO actonce.decision (tenant, destination, action, operation_id, decision, name, reason,"
+                " evidence, object_id, expected_epoch, expected_version, expires_at, residual_risk) VALUES (%(tenant)s,"
                 " %(destination)s, %(action)s, %(operation_id)s, %(decision)s, %(name)s, %(reason)s, %(evidence)s,"
-                " %(object_id)s, %(epoch)s, %(version)s, clock_timestamp() + make_interval(secs => %(expires)s), %(risk)s)"
+                " %(object_id)s, %(epoch)s, %(version)s, clock_timestamp() + make_interval(secs => %(expires)s),"
+                " %(risk)s)"
                 " RETURNING *",
                 {
                     **identity_params(key),
@@ -170,7 +174,8 @@ async def consume(ledger: Ledger, decision: Decision, fresh: Verdict) -> tuple[O
         assert operation is not None, "operations are never deleted"
         taken = await one(
             connection,
-            "SELECT result, expires_at < clock_timestamp() AS expired FROM actonce.decision WHERE decision_id = %s FOR UPDATE",
+            "SELECT result, expires_at < clock_timestamp() AS expired FROM actonce.decision"
+            " WHERE decision_id = %s FOR UPDATE",
             (decision.decision_id,),
         )
         assert taken is not None

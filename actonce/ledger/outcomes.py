@@ -144,6 +144,30 @@ async def record_loss(ledger: Ledger, permit: Permit, loss: Loss, detail: str) -
         return await move(connection, operation, _EVENTS[loss], **columns)
 
 
+async def record_hold(ledger: Ledger, permit: Permit, reason: Reason, words: str) -> Operation:
+    """Record a loss that only a person can explain: the operation is held. Compare-and-set on the permit."""
+    async with ledger.transaction() as connection:
+        operation = await _locked(connection, permit.operation.key)
+        check_current(operation, permit)
+        await _close_attempt(connection, permit, "unknown", words)
+        return await pages.hold(connection, operation, reason, words)
+
+
+async def report_duplicate(ledger: Ledger, operation: Operation, words: str) -> None:
+    """Page that the destination called our send a duplicate: somebody else sends under our identity."""
+    async with ledger.transaction() as connection:
+        await audit(connection, "operation.duplicate_refused", operation, {"words": words})
+        await pages.open_page(
+            connection,
+            incident=f"duplicate:{operation.destination}:{operation.operation_id}",
+            reason=Reason.DUPLICATE_REFUSED.value,
+            title=f"{operation.destination} refused {operation.operation_id} as a duplicate",
+            body=f"{words}\nThe operation is being reconciled. Find out who else sends it (another ledger?).\n"
+            "Procedure: docs/operations/duplicate_refused.md",
+            operation=operation,
+        )
+
+
 def check_current(operation: Operation, permit: Permit) -> None:
     """The compare: is this permit the current one, and still unsettled?"""
     mine = (operation.epoch, operation.attempt, operation.nonce) == (permit.epoch, permit.attempt, permit.nonce)

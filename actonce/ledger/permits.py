@@ -173,7 +173,10 @@ async def _consume(
             (operation.tenant, intent.reverses),
         )
         if original is None:
-            return NoPermit(operation, f"it reverses {intent.reverses}, which is not committed")
+            raise IntentConflict(
+                f"{operation.key} reverses {intent.reverses}, which is not committed; nothing was sent; "
+                "settle the original first"
+            )
     if operation.attempts >= contract.attempts_max and not operation.retry_granted:
         words = f"{operation.attempts} permits were used, the contract allows {contract.attempts_max}"
         held = await pages.hold(connection, operation, Reason.ATTEMPTS_EXHAUSTED, words)

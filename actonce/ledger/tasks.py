@@ -118,13 +118,14 @@ async def _started(connection: Connection, task_id: str) -> None:
 
 
 async def save_plan(ledger: Ledger, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Make a plan durable before its first step, or return the one that was made before: re-planning renames nothing."""
+    """Make a plan durable before its first step, or return the one made before: re-planning renames nothing."""
     digest = payload_digest(tool="plan", destination="task", action="plan", account=task_id, fields=body)
     async with ledger.transaction() as connection:
         await _started(connection, task_id)
         created = await one(
             connection,
-            "INSERT INTO actonce.plan (task_id, digest, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING RETURNING body",
+            "INSERT INTO actonce.plan (task_id, digest, body) VALUES (%s, %s, %s)"
+            " ON CONFLICT DO NOTHING RETURNING body",
             (task_id, digest, Jsonb(body)),
         )
         if created is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -36,7 +37,15 @@ class Case:
 
     operation: Operation
     facts: Facts
-    beacon_ids: tuple[str, ...]
+    beacons: tuple[tuple[str, datetime, bool], ...]  # (id, wanted at, the destination confirmed it), newest first
+
+    @property
+    def beacon_ids(self) -> tuple[str, ...]:
+        return tuple(beacon_id for beacon_id, _, _ in self.beacons)
+
+    def has_beacon_since(self, moment: datetime) -> bool:
+        """Was a beacon wanted at or after `moment`, and confirmed?"""
+        return any(confirmed and wanted_at >= moment for _, wanted_at, confirmed in self.beacons)
 
 
 async def open_case(ledger: Ledger, key: OperationKey, contract: Contract) -> Case:
@@ -64,8 +73,9 @@ async def case_of(connection: Connection, operation: Operation, contract: Contra
     )
     beacons = await many(
         connection,
-        "SELECT beacon_id FROM actonce.beacon WHERE operation_id = %s ORDER BY wanted_at DESC LIMIT 5",
-        (operation.operation_id,),
+        "SELECT beacon_id, wanted_at, committed_at IS NOT NULL AS confirmed FROM actonce.beacon"
+        " WHERE operation_id = %s AND destination = %s ORDER BY wanted_at DESC LIMIT 3",
+        (operation.operation_id, operation.destination),
     )
     facts = Facts(
         operation_id=operation.operation_id,
@@ -77,7 +87,7 @@ async def case_of(connection: Connection, operation: Operation, contract: Contra
         attempts=tuple(attempts),
         key_cancelled=await _all_cancelled(connection, operation, attempts),
     )
-    return Case(operation, facts, tuple(row["beacon_id"] for row in beacons))
+    return Case(operation, facts, tuple((row["beacon_id"], row["wanted_at"], row["confirmed"]) for row in beacons))
 
 
 async def _all_cancelled(connection: Connection, operation: Operation, attempts: list[AttemptFact]) -> bool:
@@ -155,7 +165,7 @@ async def adopt(
         words=verdict.words,
     )
     if operation.state is State.HELD:
-        await pages.close_hold(connection, moved, f"{closed_by}:{receipt.source}")
+        await pages.close_hold(connection, moved, f"evidence:{receipt.source}")
     return moved
 
 
@@ -164,8 +174,8 @@ async def _keep(
 ) -> None:
     await connection.execute(
         "INSERT INTO actonce.verdict (tenant, destination, action, operation_id, epoch, attempt, version, outcome,"
-        " reason, words, readings, body, applied) VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(epoch)s,"
-        " %(attempt)s, %(version)s, %(outcome)s, %(reason)s, %(words)s, %(readings)s, %(body)s, %(applied)s)",
+        " reason, words, readings, body, applied) VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s,"
+        " %(epoch)s, %(attempt)s, %(version)s, %(outcome)s, %(reason)s, %(words)s, %(readings)s, %(body)s, %(applied)s)",
         {
             **identity_params(key),
             "epoch": stamp.epoch,
@@ -192,7 +202,7 @@ async def grant_same_key_resend(ledger: Ledger, key: OperationKey, expected: Sta
 
 async def want_beacon(ledger: Ledger, operation: Operation) -> str:
     """Journal a beacon before it is written. Its id names the operation and the version it was wanted at."""
-    beacon_id = f"beacon_{operation.operation_id}_{operation.epoch}_{operation.version}"
+    beacon_id = f"beacon_{operation.operation_id}_{operation.destination}_{operation.epoch}_{operation.version}"
     if operation.state is State.COMMITTED:
         beacon_id += "_recount"
     async with ledger.transaction() as connection:

@@ -12,28 +12,82 @@ from actonce.contracts.verdict import Reason
 from actonce.ledger import pages
 from actonce.ledger.store import WHERE_KEY, Ledger, Operation, audit, identity_params, lock_operation, many, one
 
+_NOBODY_READS: LiteralString = (
+    " AND NOT EXISTS (SELECT 1 FROM actonce.verdict v WHERE v.tenant = o.tenant AND v.destination = o.destination"
+    " AND v.action = o.action AND v.operation_id = o.operation_id"
+    " AND v.at > clock_timestamp() - make_interval(secs => %s))"
+)
 
-async def unsettled(ledger: Ledger, limit: int = 200) -> list[Operation]:
-    """Operations whose permit's life is over and whose outcome nobody has established (rule R11), oldest first."""
+
+async def unsettled(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Operation]:
+    """Operations past reconcile-after that nobody has settled and nobody reads (rule R11), oldest first."""
     async with ledger.transaction() as connection:
         rows = await many(
             connection,
-            "SELECT * FROM actonce.operation WHERE state IN ('dispatched', 'unknown', 'acknowledged')"
-            " AND reconcile_at < clock_timestamp() ORDER BY reconcile_at LIMIT %s",
-            (limit,),
+            "SELECT * FROM actonce.operation o WHERE state IN ('dispatched', 'unknown', 'acknowledged')"
+            f" AND reconcile_at < clock_timestamp(){_NOBODY_READS} ORDER BY reconcile_at LIMIT %s",
+            (idle_s, limit),
         )
         return [Operation.of(row) for row in rows]
 
 
-async def held(ledger: Ledger, limit: int = 200) -> list[Operation]:
-    """Held operations, oldest first: late evidence may still resolve them."""
+async def held(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Operation]:
+    """Held operations that nobody has read for `idle_s`, oldest first: late evidence may still resolve them."""
     async with ledger.transaction() as connection:
         rows = await many(
             connection,
-            "SELECT * FROM actonce.operation WHERE state = 'held' ORDER BY updated_at LIMIT %s",
-            (limit,),
+            f"SELECT * FROM actonce.operation o WHERE state = 'held'{_NOBODY_READS} ORDER BY updated_at LIMIT %s",
+            (idle_s, limit),
         )
         return [Operation.of(row) for row in rows]
+
+
+async def undecided(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Operation]:
+    """Held operations with a recorded decision that no workflow has consumed for `idle_s`."""
+    async with ledger.transaction() as connection:
+        rows = await many(
+            connection,
+            "SELECT o.* FROM actonce.operation o WHERE EXISTS"
+            " (SELECT 1 FROM actonce.decision d WHERE d.tenant = o.tenant AND d.destination = o.destination AND d.action = o.action AND d.operation_id = o.operation_id"
+            " AND d.consumed_at IS NULL AND d.created_at < clock_timestamp() - make_interval(secs => %s)) LIMIT %s",
+            (idle_s, limit),
+        )
+        return [Operation.of(row) for row in rows]
+
+
+async def orphaned(ledger: Ledger, after_s: float, limit: int = 200) -> list[Operation]:
+    """Ready operations with earlier permits whose next permit nobody has taken for `after_s`."""
+    async with ledger.transaction() as connection:
+        rows = await many(
+            connection,
+            "SELECT o.* FROM actonce.operation o LEFT JOIN actonce.task t USING (task_id) WHERE o.state = 'ready'"
+            " AND o.attempts > 0 AND t.outcome IS NULL"
+            " AND o.updated_at < clock_timestamp() - make_interval(secs => %s) ORDER BY o.updated_at LIMIT %s",
+            (after_s, limit),
+        )
+        return [Operation.of(row) for row in rows]
+
+
+async def hold_orphan(ledger: Ledger, operation: Operation) -> Operation:
+    """Hold a ready operation that nobody goes on with; its unused permit is void."""
+    async with ledger.transaction() as connection:
+        current = await lock_operation(connection, operation.key)
+        assert current is not None, "operations are never deleted"
+        if current.stamp != operation.stamp or current.state is not State.READY:
+            return current
+        words = f"nobody has taken its next permit since {current.updated_at}: its workflow is gone or cannot run"
+        return await pages.hold(connection, current, Reason.ORPHANED, words)
+
+
+async def recount_overdue(ledger: Ledger, operation: Operation, after_s: float) -> bool:
+    """True when a recount has been due for longer than `after_s` and still cannot be made."""
+    async with ledger.transaction() as connection:
+        row = await one(
+            connection,
+            "SELECT clock_timestamp() > %s + make_interval(secs => %s) AS overdue",
+            (operation.recount_at, after_s),
+        )
+        return bool(row and row["overdue"])
 
 
 async def due_recounts(ledger: Ledger, limit: int = 200) -> list[Operation]:

@@ -1,0 +1,245 @@
+"""One operation, once: intent and permit, fence, one send, classification, record.
+
+    take_permit ── no permit ──> what the ledger says (adopt, wait, reconcile); nothing is sent
+         │
+       window (fence + freeze timer) ──> destination.send, exactly one request
+         │
+       acknowledged ──> recorded unconditionally, in whatever state the operation is by then
+       refused / not accepted / not sent ──> recorded if this permit is still the current one
+       everything else ──> unknown: reconcile, never resend
+
+Promises: at most one request per permit; nothing is sent without a committed permit; an acknowledgement that
+arrives late is recorded. Retries nothing. The caller (the guard) decides what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+from actonce.contracts import clocks
+from actonce.contracts.contract import Contract
+from actonce.contracts.errors import (
+    DuplicateRefused,
+    LedgerUnavailable,
+    NotAccepted,
+    NotSent,
+    Refused,
+    SendFenced,
+    StaleWrite,
+    Unknown,
+)
+from actonce.contracts.identity import OperationKey, derive_operation_id
+from actonce.contracts.lifecycle import State
+from actonce.contracts.messages import IssueResult, IssueStatus, OperationRequest
+from actonce.contracts.payload import business_fields, payload_digest
+from actonce.contracts.verdict import Reason, Receipt
+from actonce.destinations.base import Call, Destination, _current
+from actonce.effects.fence import Window
+from actonce.effects.system import System, log
+from actonce.ledger import outcomes, permits
+from actonce.ledger.permits import Intent, NoPermit, Permit
+from actonce.ledger.store import Operation
+
+_RECORD_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0)  # then every 2 s, for as long as this process lives
+
+
+def intent_of(request: OperationRequest, contract: Contract) -> Intent:
+    """Derive everything durable from a request. Raises PayloadError or KeyNotMappable before any call."""
+    operation_id = derive_operation_id(request.tenant, request.task_id, request.step, request.iteration)
+    digest = payload_digest(
+        tool=f"{request.destination}.{request.action}",
+        destination=request.destination,
+        action=request.action,
+        account=contract.account,
+        fields=business_fields(request.payload, contract.business_fields),
+    )
+    return Intent(
+        key=OperationKey(request.tenant, request.destination, request.action, operation_id),
+        task_id=request.task_id,
+        step=request.step,
+        iteration=request.iteration,
+        payload=request.payload,
+        digest=digest,
+        natural_key=request.natural_key,
+        reverses=request.reverses,
+    )
+
+
+async def perform(system: System, request: OperationRequest) -> IssueResult:
+    """Do the operation if it is free to be done, else say what is known. See the module's picture."""
+    destination = system.destination(request.destination, request.action)
+    contract = destination.contract
+    intent = intent_of(request, contract)
+    asked_at_s = clocks.now_s()  # before the permit is asked for: our own deadline is never later than the ledger's
+    permit = await obtain_permit(system, intent, contract, asked_at_s)
+    if isinstance(permit, NoPermit):
+        return result_of(permit.operation, how=f"not sent: {permit.why}")
+    window = Window(
+        f"{intent.key.operation_id} attempt {permit.attempt}",
+        system.timer,
+        deadline_s=asked_at_s + contract.timing.permit_lifetime_s,
+        allowed_at_s=clocks.now_s(),
+        ask_ledger=lambda: permits.check_fence(system.ledger, permit),
+    )
+    send = asyncio.create_task(send_and_record(system, destination, permit, window, asked_at_s))
+    system.keep(send)
+    try:
+        return await asyncio.shield(send)
+    except asyncio.CancelledError:
+        # The activity was cancelled (shutdown, timeout); the request may be on the wire.
+        if not send.done():
+            await _record_unless_stale(
+                system, permit, "unknown", "the activity was cancelled while the answer was awaited"
+            )
+        raise
+
+
+async def obtain_permit(system: System, intent: Intent, contract: Contract, asked_at_s: float) -> Permit | NoPermit:
+    """Take the permit; when the answer of that very transaction was lost, ask whether it is ours (rule R5)."""
+    nonce = uuid.uuid4()  # fresh for each execution: whoever finds `dispatched` without its own nonce never sends
+    try:
+        return await permits.take_permit(system.ledger, intent, contract, system.owner, nonce)
+    except LedgerUnavailable as lost:
+        if clocks.now_s() >= asked_at_s + contract.timing.permit_lifetime_s:
+            raise
+        own = await permits.read_own(system.ledger, intent.key, nonce)
+        if own is None:
+            raise lost
+        return own
+
+
+async def send_and_record(
+    system: System, destination: Destination, permit: Permit, window: Window, asked_at_s: float
+) -> IssueResult:
+    """The one wire request of this permit, and the record of how it ended."""
+    contract = destination.contract
+    give_up_s = asked_at_s + contract.timing.send_deadline_s
+    call = _call(permit, window, give_up_s)
+    token = _current.set(call)
+    try:
+        async with asyncio.timeout(max(0.0, give_up_s - clocks.now_s())):
+            receipt = await destination.send(call)
+        if not window.entered:
+            raise Unknown(f"{call.operation_id}: the send function of {call.destination} never entered call.window()")
+    except (NotSent, SendFenced) as error:
+        return await _lost(system, permit, "not_sent", error)
+    except NotAccepted as error:
+        result = await _lost(system, permit, "not_accepted", error)
+        return result.model_copy(update={"retry_in_s": error.retry_after_s, "reason": f"status {error.status}"})
+    except Refused as error:
+        return await _refused(system, permit, error, contract)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # everything that is not provable is unknown (SPEC §2.3)
+        return await _lost(system, permit, "unknown", error)
+    finally:
+        _current.reset(token)
+    operation = await record_acknowledgement(system, permit, receipt, contract)
+    return result_of(operation, how="acknowledged")
+
+
+def _call(permit: Permit, window: Window, give_up_s: float) -> Call:
+    operation = permit.operation
+    return Call(
+        tenant=operation.tenant,
+        destination=operation.destination,
+        action=operation.action,
+        operation_id=operation.operation_id,
+        key=permit.wire_key,
+        payload=operation.payload,
+        digest=operation.payload_digest,
+        account=operation.account,
+        task_id=operation.task_id,
+        epoch=permit.epoch,
+        attempt=permit.attempt,
+        not_after=permit.not_after,
+        window=window,
+        time_left_s=lambda: give_up_s - clocks.now_s(),
+    )
+
+
+async def record_acknowledgement(system: System, permit: Permit, receipt: Receipt, contract: Contract) -> Operation:
+    """Append the acknowledgement; while the ledger is away, try again for as long as this process lives."""
+    tries = 0
+    while True:
+        try:
+            return await outcomes.acknowledge(system.ledger, permit, receipt, contract)
+        except LedgerUnavailable as error:
+            pause_s = _RECORD_AGAIN_S[min(tries, len(_RECORD_AGAIN_S) - 1)]
+            tries += 1
+            log.warning(
+                "acknowledgement not recorded yet",
+                operation_id=permit.operation.operation_id,
+                object_id=receipt.object_id,
+                error=str(error),
+                again_in_s=pause_s,
+            )
+            await asyncio.sleep(pause_s)
+
+
+async def _refused(system: System, permit: Permit, error: Refused, contract: Contract) -> IssueResult:
+    """A definite decline is final, unless it may be the stored answer to an earlier request under our key."""
+    replayed = contract.keys is not None and contract.keys.replays_stored_errors and permit.operation.attempts > 1
+    if not replayed:
+        return await _lost(system, permit, "refused", error)
+    words = f"attempt {permit.attempt} got a decline that may be the stored answer to an earlier request: {error}"
+    try:
+        operation = await outcomes.record_hold(system.ledger, permit, Reason.STORED_ERROR_REPLAYED, words)
+    except StaleWrite as late:
+        log.info("record came too late", operation_id=permit.operation.operation_id, why=str(late))
+        operation = await _now(system, permit)
+    return result_of(operation, how="stored_error_replayed")
+
+
+async def _lost(system: System, permit: Permit, loss: outcomes.Loss, error: Exception) -> IssueResult:
+    detail = f"{type(error).__name__}: {error}"
+    operation = await _record_unless_stale(system, permit, loss, detail)
+    if isinstance(error, DuplicateRefused):
+        await outcomes.report_duplicate(system.ledger, operation, detail)
+    result = result_of(operation, how=loss if operation.state is not State.COMMITTED else "adopted")
+    return result.model_copy(update={"detail": detail[:500]})
+
+
+async def _record_unless_stale(system: System, permit: Permit, loss: outcomes.Loss, detail: str) -> Operation:
+    """Record a loss about this permit; when the operation has moved on, leave it and return what it is now."""
+    try:
+        return await outcomes.record_loss(system.ledger, permit, loss, detail)
+    except StaleWrite as error:
+        log.info("record came too late", operation_id=permit.operation.operation_id, loss=loss, why=str(error))
+        return await _now(system, permit)
+
+
+async def _now(system: System, permit: Permit) -> Operation:
+    found = await permits.read_own(system.ledger, permit.operation.key, permit.nonce)
+    assert found is not None, "operations are never deleted"
+    return found.operation
+
+
+_STATUS: dict[State, IssueStatus] = {
+    State.READY: "ready",
+    State.DISPATCHED: "unknown",  # somebody else's permit, or ours whose end is not on record
+    State.UNKNOWN: "unknown",
+    State.ACKNOWLEDGED: "acknowledged",
+    State.HELD: "held",
+    State.COMMITTED: "committed",
+    State.REFUSED: "refused",
+    State.CLOSED: "closed",
+}
+
+
+def result_of(operation: Operation, *, how: str) -> IssueResult:
+    """What the guard needs of an operation row."""
+    extra: dict[str, Any] = {"reason": operation.reason} if operation.reason else {}
+    return IssueResult(
+        operation_id=operation.operation_id,
+        status=_STATUS[operation.state],
+        how=how,
+        attempt=operation.attempt,
+        version=operation.version,
+        object_id=operation.object_id,
+        completion=operation.completion,
+        detail=operation.words or "",
+        **extra,
+    )

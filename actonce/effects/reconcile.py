@@ -1,0 +1,205 @@
+"""Reconciliation: read every route to its end, conclude one verdict, record it, say what comes next.
+
+It only reads the destination. Beacons and key cancels have effects (harmless ones) and are separate, journaled steps;
+`settle_step` runs whichever comes next and is what both the workflow's activities and the ledger watcher use.
+Free to be retried and to be run by several at once: every record is a compare-and-set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Literal
+
+from actonce.contracts import bounds
+from actonce.contracts.contract import Contract
+from actonce.contracts.errors import LedgerError, StaleWrite
+from actonce.contracts.identity import OperationKey
+from actonce.contracts.lifecycle import State
+from actonce.contracts.messages import ReconcileResult
+from actonce.contracts.verdict import Outcome, Reading, Reason, Verdict
+from actonce.destinations.base import Destination
+from actonce.effects import combine as rule
+from actonce.effects.routes import read_all
+from actonce.effects.system import System, log
+from actonce.ledger import verdicts
+from actonce.ledger.store import LedgerClock, Operation, read_operation, utc
+from actonce.ledger.verdicts import Case
+
+_STALE_TRIES = 5  # somebody else moved the operation while we read; read again
+NextStep = Literal["done", "issue", "wait", "beacon", "cancel_key", "hold"]
+
+
+async def reconcile(system: System, key: OperationKey) -> ReconcileResult:
+    """Establish what happened to an operation, from the destination. Raises LedgerUnavailable; never guesses."""
+    destination = system.destination(key.destination, key.action)
+    for _ in range(_STALE_TRIES):
+        async with system.ledger.transaction() as connection:
+            if await read_operation(connection, key) is None:
+                return _never_intended(key)
+        try:
+            return await _reconcile_once(system, destination, key)
+        except StaleWrite as error:
+            log.info("read again", operation_id=key.operation_id, why=str(error))
+    raise LedgerError(f"{key} changed during {_STALE_TRIES} readings in a row; try again")
+
+
+def _never_intended(key: OperationKey) -> ReconcileResult:
+    """No intent is on record, so no permit was ever taken from this ledger."""
+    words = "no intent was recorded in this ledger, so nothing was sent from it"
+    return ReconcileResult(operation_id=key.operation_id, verdict="absent", words=words, state="none", next="issue")
+
+
+async def _reconcile_once(system: System, destination: Destination, key: OperationKey) -> ReconcileResult:
+    contract = destination.contract
+    case = await verdicts.open_case(system.ledger, key, contract)
+    operation = case.operation
+    if operation.final or operation.state is State.READY:
+        return _settled(case, contract)
+    clock = await system.ledger.clock()
+    readings = await read_all(destination, case, clock)
+    verdict = rule.combine(contract, case.facts, readings, clock.now())
+    operation = await verdicts.record_verdict(system.ledger, case, verdict, readings, contract)
+    if resend_allowed(contract, case, verdict, operation, clock.now()):
+        words = "the destination registers keys on arrival; sending again under the same key cannot add an effect"
+        operation = await verdicts.grant_same_key_resend(system.ledger, key, operation.stamp, words)
+    return _result(contract, case, operation, verdict, clock)
+
+
+def resend_allowed(contract: Contract, case: Case, verdict: Verdict, operation: Operation, now: datetime) -> bool:
+    """Rule R3: may the same key be sent again? It proves nothing about absence."""
+    if operation.state not in (State.UNKNOWN, State.DISPATCHED) or verdict.outcome is not Outcome.AMBIGUOUS:
+        return False
+    if not contract.resends_same_key or contract.keys is None or case.facts.acknowledged_object_id is not None:
+        return False
+    if verdict.reason in (Reason.PAYLOAD_CONFLICT, Reason.MULTIPLE_MATCHES):
+        return False
+    assert operation.not_after is not None and operation.issued_at is not None
+    owner_is_done = now > operation.not_after + timedelta(seconds=2 * contract.clock_skew_s)
+    kept_s = contract.keys.retention_s - contract.keys.margin_s
+    life_s = contract.timing.permit_lifetime_s + 2 * contract.clock_skew_s
+    kept = now + timedelta(seconds=life_s) < operation.issued_at + timedelta(seconds=kept_s)
+    return owner_is_done and kept and operation.attempts < contract.attempts_max
+
+
+def _settled(case: Case, contract: Contract) -> ReconcileResult:
+    """No reading is needed: the ledger knows. A same-key resend and an operator's word prove no absence."""
+    operation = case.operation
+    words = operation.words or f"it is {operation.state}"
+    sent = any(not a.provably_not_sent for a in case.facts.attempts)
+    if operation.state is State.COMMITTED:
+        verdict = Verdict(outcome=Outcome.COMMITTED, words=words)
+    elif (
+        operation.state is State.REFUSED
+        or not sent
+        or (operation.state is State.READY and not contract.resends_same_key)
+    ):
+        verdict = Verdict(outcome=Outcome.ABSENT, words=words)
+    else:
+        verdict = Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.LATE_COMMIT_POSSIBLE, words=words)
+    return _message(operation, verdict, "issue" if operation.state is State.READY else "done", 0.0)
+
+
+def _result(
+    contract: Contract, case: Case, operation: Operation, verdict: Verdict, clock: LedgerClock
+) -> ReconcileResult:
+    step = next_step(contract, case, operation, clock.now())
+    return _message(operation, verdict, step, wait_s(contract, case, clock.now()) if step == "wait" else 0.0)
+
+
+def next_step(contract: Contract, case: Case, operation: Operation, now: datetime) -> NextStep:
+    """What the guard or the watcher does next about an operation that was just read."""
+    if operation.final:
+        return "done"
+    if operation.state is State.READY:
+        return "issue"
+    if operation.state is State.HELD:
+        return "hold"
+    floor = bounds.reconcile_at(contract, case.facts.attempts)
+    cancels = contract.late_arrival.kind == "cancel_by_key" and case.facts.acknowledged_object_id is None
+    if cancels and not case.facts.key_cancelled and floor is not None and now >= floor:
+        return "cancel_key"
+    until, _ = bounds.may_commit_until(contract, case.facts.attempts)
+    if contract.has_beacon and until is not None and now >= until and not case.has_beacon_since(until):
+        return "beacon"
+    return "wait"
+
+
+def wait_s(contract: Contract, case: Case, now: datetime) -> float:
+    """Seconds until reading again can tell more, at most; an effect may show earlier, so it is capped by the guard."""
+    until, _ = bounds.may_commit_until(contract, case.facts.attempts)
+    floor = bounds.reconcile_at(contract, case.facts.attempts)
+    lag_s = max((r.lag_s for r in contract.routes), default=0.0)
+    milestones = [t for t in (until, floor) if t is not None]
+    milestones += [t + timedelta(seconds=lag_s) for t in milestones]
+    ahead = [(t - now).total_seconds() for t in milestones if t > now]
+    return max(0.05, min([contract.timing.read_again_s, *ahead]))
+
+
+def _message(operation: Operation, verdict: Verdict, step: NextStep, wait: float) -> ReconcileResult:
+    until = utc(verdict.may_commit_until) if verdict.may_commit_until else None
+    return ReconcileResult(
+        operation_id=operation.operation_id,
+        verdict=verdict.outcome.value,
+        reason=(operation.reason if step == "hold" else None) or (verdict.reason.value if verdict.reason else None),
+        words=verdict.words,
+        state=operation.state.value,
+        next=step,
+        wait_s=wait,
+        object_id=operation.object_id,
+        completion=operation.completion,
+        may_commit_until="unbounded"
+        if verdict.unbounded
+        else utc(verdict.may_commit_until)
+        if verdict.may_commit_until
+        else None,
+        attempt=operation.attempt,
+        version=operation.version,
+    )
+
+
+async def write_beacon(system: System, key: OperationKey) -> str:
+    """Write an object of ours that a route able to see must show. Journaled first; idempotent by its id."""
+    destination = system.destination(key.destination, key.action)
+    assert destination.beacon is not None, f"{key.destination} declares no beacon"
+    case = await verdicts.open_case(system.ledger, key, destination.contract)
+    beacon_id = await verdicts.want_beacon(system.ledger, case.operation)
+    deadline_s = destination.contract.timing.read_deadline_s
+    async with asyncio.timeout(deadline_s):
+        committed_at = await destination.beacon(beacon_id, deadline_s)
+    await verdicts.beacon_written(system.ledger, beacon_id, committed_at)
+    return beacon_id
+
+
+async def cancel_keys(system: System, key: OperationKey) -> dict[str, str]:
+    """Ask the destination to cancel every key that may have been sent (rule P2). Journaled first; free to retry."""
+    destination = system.destination(key.destination, key.action)
+    assert destination.cancel_key is not None, f"{key.destination} declares no cancel by key"
+    case = await verdicts.open_case(system.ledger, key, destination.contract)
+    answers: dict[str, str] = {}
+    deadline_s = destination.contract.timing.read_deadline_s
+    for wire_key in await verdicts.want_cancel(system.ledger, case.operation):
+        async with asyncio.timeout(deadline_s):
+            object_id = await destination.cancel_key(wire_key, deadline_s)
+        await verdicts.key_cancelled(system.ledger, case.operation, wire_key, object_id)
+        answers[wire_key] = object_id or "cancelled"
+    return answers
+
+
+async def settle_step(system: System, key: OperationKey) -> ReconcileResult:
+    """One step towards a settled operation without a workflow: read, and run the journaled step that comes next."""
+    result = await reconcile(system, key)
+    if result.next == "beacon":
+        await write_beacon(system, key)
+    elif result.next == "cancel_key":
+        await cancel_keys(system, key)
+    return result
+
+
+async def read_fresh(system: System, key: OperationKey) -> tuple[Case, Verdict, list[Reading]]:
+    """Read all routes now and conclude, without recording: for decisions and recounts."""
+    destination = system.destination(key.destination, key.action)
+    case = await verdicts.open_case(system.ledger, key, destination.contract)
+    clock = await system.ledger.clock()
+    readings = await read_all(destination, case, clock)
+    return case, rule.combine(destination.contract, case.facts, readings, clock.now()), readings

@@ -1,0 +1,88 @@
+"""What the effects of one process share: ledger, registered destinations, owner, freeze timer, sends in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from psycopg.types.json import Jsonb
+
+from actonce.contracts.errors import ContractError
+from actonce.destinations.base import Destination, Registry
+from actonce.effects.fence import FreezeTimer
+from actonce.ledger.permits import Owner
+from actonce.ledger.store import Ledger, many, one
+
+log = structlog.get_logger("actonce")
+
+
+@dataclass
+class System:
+    """Composed once per process."""
+
+    ledger: Ledger
+    registry: Registry
+    owner: Owner
+    timer: FreezeTimer = field(default_factory=FreezeTimer)
+    in_flight: set[asyncio.Task[object]] = field(default_factory=set)
+
+    def destination(self, name: str, action: str | None = None) -> Destination:
+        return self.registry.get(name, action)
+
+    def keep(self, task: asyncio.Task[object]) -> None:
+        """A send outlives the activity that started it: its late acknowledgement is still recorded."""
+        self.in_flight.add(task)
+        task.add_done_callback(self.in_flight.discard)
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait for sends in flight at most `grace_s`, then cancel them: their operations stay unknown."""
+        if self.in_flight and grace_s > 0:
+            await asyncio.wait(set(self.in_flight), timeout=grace_s)
+        for task in set(self.in_flight):
+            task.cancel()
+        await asyncio.gather(*self.in_flight, return_exceptions=True)
+
+
+def this_process() -> Owner:
+    """Name this process so that nobody mistakes another with the same pid for it."""
+    return Owner(host=socket.gethostname(), boot_id=_boot_id(), pid=os.getpid(), start_time=_start_time())
+
+
+def _boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else "unknown"
+
+
+def _start_time() -> float:
+    stat = Path("/proc/self/stat")
+    if not stat.exists():
+        return 0.0
+    ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def register_contracts(ledger: Ledger, registry: Registry) -> None:
+    """Write this worker's contracts to the ledger. The same version with another digest is refused."""
+    for destination in registry:
+        contract = destination.contract
+        async with ledger.transaction() as connection:
+            others = await many(
+                connection,
+                "SELECT digest FROM actonce.contract WHERE name = %s AND version = %s AND digest <> %s",
+                (contract.name, contract.version, contract.digest),
+            )
+            if others:
+                raise ContractError(
+                    f"contract {contract.name} v{contract.version} changed without a new version "
+                    f"({others[0]['digest']}, now {contract.digest}); raise its version"
+                )
+            await one(
+                connection,
+                "INSERT INTO actonce.contract (name, digest, version, body) VALUES (%s, %s, %s, %s)"
+                " ON CONFLICT (name, digest) DO UPDATE SET name = excluded.name RETURNING name",
+                (contract.name, contract.digest, contract.version, Jsonb(contract.model_dump(mode="json"))),
+            )

@@ -1,0 +1,94 @@
+"""The ledger watcher (rules R10, R11): nothing is orphaned, with or without Temporal.
+
+It works from the ledger alone: operations past their bound that nobody reads are reconciled or held; operations with
+two or more permits are read again; decisions nobody consumed are consumed; held operations are read now and then, for
+late evidence; operations whose task has no one working on it are held. One pass is `watch_once`; run it for ever in a
+process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from actonce.contracts.errors import ActonceError, LedgerUnavailable
+from actonce.contracts.lifecycle import State
+from actonce.effects import combine as rule
+from actonce.effects.decide import decide
+from actonce.effects.reconcile import read_fresh, reconcile, settle_step, write_beacon
+from actonce.effects.system import System, log
+from actonce.ledger import watch
+from actonce.ledger.store import Operation
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """All in seconds."""
+
+    idle_s: float = 10.0  # nobody has read it for this long: nobody else is at work
+    held_again_s: float = 30.0  # how often a held operation is read for late evidence
+    orphaned_after_s: float = 120.0  # a ready operation with earlier permits, and nobody took the next one
+
+
+async def watch_once(system: System, settings: WatchSettings = WatchSettings()) -> dict[str, int]:
+    """One pass. Returns how many operations each duty touched. Raises LedgerUnavailable."""
+    ledger = system.ledger
+    return {
+        "unsettled": await _each(await watch.unsettled(ledger, settings.idle_s), lambda o: _settle(system, o)),
+        "recounts": await _each(await watch.due_recounts(ledger), lambda o: _recount(system, o)),
+        "decisions": await _each(await watch.undecided(ledger, settings.idle_s), lambda o: _decide(system, o)),
+        "held": await _each(await watch.held(ledger, settings.held_again_s), lambda o: _settle(system, o)),
+        "orphaned": await _each(await watch.orphaned(ledger, settings.orphaned_after_s), lambda o: _orphan(system, o)),
+    }
+
+
+async def _each(operations: list[Operation], act: Callable[[Operation], Awaitable[None]]) -> int:
+    """Do every one; one that fails does not stop the others, and is tried again at the next pass."""
+    for operation in operations:
+        try:
+            await act(operation)
+        except LedgerUnavailable:
+            raise
+        except (ActonceError, TimeoutError, OSError) as error:
+            log.warning("watcher: next pass again", operation_id=operation.operation_id, error=str(error))
+        except Exception:
+            log.exception("watcher: next pass again", operation_id=operation.operation_id)
+    return len(operations)
+
+
+async def _settle(system: System, operation: Operation) -> None:
+    if operation.state is State.HELD:
+        await reconcile(system, operation.key)
+    else:
+        await settle_step(system, operation.key)
+
+
+async def _decide(system: System, operation: Operation) -> None:
+    await decide(system, operation.key)
+
+
+async def _orphan(system: System, operation: Operation) -> None:
+    await watch.hold_orphan(system.ledger, operation)
+
+
+async def _recount(system: System, operation: Operation) -> None:
+    """Rule R10: an operation with two or more permits shows exactly one effect, or it is an incident."""
+    contract = system.destination(operation.destination, operation.action).contract
+    if not contract.routes:
+        await watch.recounted(system.ledger, operation, None, "the destination has no route; it cannot be read again")
+        return
+    case, _, readings = await read_fresh(system, operation.key)
+    if contract.has_beacon and not any("_recount" in beacon_id for beacon_id in case.beacon_ids):
+        await write_beacon(system, operation.key)
+        return  # counted at the next pass, when a route that is able to see shows the beacon
+    count = len(rule.find(case.facts, readings).matches)
+    unread = [r.route for r in readings if r.status != "read" or not r.complete]
+    words = f"read again after {operation.attempts} permits: {count} effects"
+    if count == 1 and len(unread) < len(readings):
+        await watch.recounted(system.ledger, operation, 1, words)
+    elif count > 1:
+        await watch.recounted(system.ledger, operation, count, words)
+    elif await watch.recount_overdue(system.ledger, operation, 10 * contract.timing.page_grace_s):
+        await watch.recounted(
+            system.ledger, operation, count, f"{words}; unread or incomplete: {', '.join(unread) or 'none'}"
+        )
