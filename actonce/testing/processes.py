@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actonce.stack.process import StackError
+from actonce.stack.errors import StackError
 from actonce.stack.zygote import Zygote, ZygoteChild
 from actonce.testing.waiting import eventually
 

@@ -38,6 +38,8 @@ class Exchange:
     connection: int
     first_ns: int
     at: str
+    via: str  # the proxy that this connection leads to
+    peer_port: int  # of the caller: with it the kernel names the process that sent this
     complete_ns: int | None = None
     head: bytes = b""
     operation_id: str | None = None
@@ -106,8 +108,11 @@ class Gate:
 class Tap:
     """Listens on a port of its own and relays to one target."""
 
-    def __init__(self, name: str, target_host: str, target_port: int, *, http: bool = True) -> None:
+    def __init__(
+        self, name: str, target_host: str, target_port: int, *, via: str | None = None, http: bool = True
+    ) -> None:
         self.name = name
+        self.via = via or name
         self.host = "127.0.0.1"
         self.port = 0
         self.exchanges: list[Exchange] = []
@@ -149,6 +154,10 @@ class Tap:
             self._reserve.close()
             self._reserve = None
 
+    def retarget(self, host: str, port: int, via: str) -> None:
+        """Lead new connections elsewhere; those that are open stay where they are (and may be held there)."""
+        self._target, self.via = (host, port), via
+
     def hold(self, matches: Callable[[Exchange], bool]) -> Gate:
         """Arm a gate for the first complete request that matches. One gate at a time."""
         if self.gate is not None and not self.gate.opened.is_set():
@@ -166,13 +175,14 @@ class Tap:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         self._connections += 1
+        via, peer_port = self.via, int(writer.get_extra_info("peername")[1])
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
             _end(writer, reset=True)
             return
         self._writers |= {writer, far_writer}
-        link = _Link(self, self._connections)
+        link = _Link(self, self._connections, via, peer_port)
         up = asyncio.create_task(link.pump_up(reader, far_writer))
         down = asyncio.create_task(link.pump_down(far_reader, writer))
         try:
@@ -202,9 +212,11 @@ class Tap:
 class _Link:
     """One relayed connection."""
 
-    def __init__(self, tap: Tap, number: int) -> None:
+    def __init__(self, tap: Tap, number: int, via: str, peer_port: int) -> None:
         self.tap = tap
         self.number = number
+        self.via = via
+        self.peer_port = peer_port
         self.current: Exchange | None = None
 
     def end(self, by: Ender) -> None:
@@ -232,7 +244,7 @@ class _Link:
         while data:
             if self.current is None or self.current.complete_ns is not None:
                 at = datetime.now(UTC).isoformat(timespec="microseconds")
-                self.current = Exchange(self.number, time.monotonic_ns(), at)
+                self.current = Exchange(self.number, time.monotonic_ns(), at, self.via, self.peer_port)
                 self.tap.exchanges.append(self.current)
             rest = self.current.feed(data) if self.tap._http else self._whole(self.current, data)
             if self.tap._http and self.current.complete_ns is None and self._armed():

@@ -1,0 +1,229 @@
+"""What the system says about itself, copied into the record: ledger rows, task states, workflow histories.
+
+Contract: reads the ledger's database directly and read-only, past every proxy of the cell, and shares no code with the
+system: rows are rows. It judges nothing and leaves nothing out; a verdict that lost its compare-and-set was never
+acted on and is kept as a note. Times are the ledger's own, in UTC.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.rows import dict_row
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.service import RPCError, RPCStatusCode
+
+from actonce.evidence import EvidenceWriter
+
+Row = dict[str, Any]
+FINAL = frozenset({"committed", "refused", "closed"})
+_QUERIES: dict[str, LiteralString] = {
+    "operation": "SELECT * FROM actonce.operation ORDER BY created_at",
+    "attempt": "SELECT * FROM actonce.attempt ORDER BY issued_at",
+    "verdict": "SELECT * FROM actonce.verdict ORDER BY verdict_id",
+    "hold": "SELECT * FROM actonce.hold ORDER BY hold_id",
+    "task": "SELECT * FROM actonce.task ORDER BY created_at",
+    "page": "SELECT * FROM actonce.page ORDER BY page_id",
+    "decision": "SELECT * FROM actonce.decision ORDER BY decision_id",
+    "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
+    "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
+}
+# What differs between two runs of the same failure: ids, ports, counts, times. Not the kind of failure.
+_VARIABLE = re.compile(r"op1_[a-z2-7]{32}|\d+(?:[.:]\d+)*")
+
+
+@dataclass
+class LedgerReader:
+    """Reads one cell's ledger."""
+
+    dsn: str
+
+    async def rows(self, table: str) -> list[Row]:
+        """All rows of one table."""
+        async with await psycopg.AsyncConnection.connect(self.dsn, row_factory=dict_row, autocommit=True) as link:
+            cursor = await link.execute(_QUERIES[table])
+            return await cursor.fetchall()
+
+    async def operation(self, operation_id: str) -> Row | None:
+        """The row of one operation, None while there is none."""
+        async with await psycopg.AsyncConnection.connect(self.dsn, row_factory=dict_row, autocommit=True) as link:
+            cursor = await link.execute("SELECT * FROM actonce.operation WHERE operation_id = %s", (operation_id,))
+            return await cursor.fetchone()
+
+    async def owner_pid(self, operation_id: str, attempt: int = 1) -> int | None:
+        """Which process holds (held) the permit of an attempt."""
+        for row in await self.rows("attempt"):
+            if row["operation_id"] == operation_id and row["attempt"] == attempt:
+                return int(row["owner"]["pid"])
+        return None
+
+
+def utc(value: datetime | None) -> str | None:
+    """As the record writes times."""
+    return None if value is None else value.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def kind_of_failure(detail: str | None) -> str | None:
+    """An error text without what differs between runs, so that twins can be compared."""
+    return None if detail is None else _VARIABLE.sub("…", detail)[:300]
+
+
+async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: str, probes: set[str]) -> None:
+    """Copy one cell's ledger into the record. Operations of probes are accounted for elsewhere."""
+    verdicts = await reader.rows("verdict")
+    audit = await reader.rows("audit")
+    for row in await reader.rows("operation"):
+        if row["operation_id"] not in probes:
+            writer.append("caller", "operation", cell, **_operation(row, verdicts, audit))
+    for row in await reader.rows("attempt"):
+        if row["operation_id"] not in probes:
+            writer.append("caller", "attempt", cell, **_attempt(row))
+    for row in verdicts:
+        if row["operation_id"] not in probes:
+            _export_verdict(writer, cell, row)
+    for row in await reader.rows("hold"):
+        writer.append(
+            "caller",
+            "hold",
+            cell,
+            operation_id=row["operation_id"],
+            reason=row["reason"],
+            opened_at=utc(row["opened_at"]),
+            resolved_at=utc(row["closed_at"]),
+            resolution=row["closed_by"],
+        )
+
+
+def _operation(row: Row, verdicts: list[Row], audit: list[Row]) -> Row:
+    mine = [v for v in verdicts if v["operation_id"] == row["operation_id"] and v["applied"]]
+    ends = [
+        a["at"]
+        for a in audit
+        if a["operation_id"] == row["operation_id"]
+        and a["body"].get("to") == row["state"]
+        and a["body"].get("from") != row["state"]
+    ]
+    return {
+        "operation_id": row["operation_id"],
+        "destination": row["destination"],
+        "state": row["state"],
+        "reason": row["reason"] if row["state"] == "held" else None,
+        "verdict": mine[-1]["outcome"] if mine else None,
+        "version": row["version"],
+        "attempts": row["attempts"],
+        "issued_at": utc(row["issued_at"]),
+        "acknowledged_at": utc(row["acknowledged_at"]),
+        "committed_at": utc(row["committed_at"]),
+        "completed_at": utc(max(ends)) if ends and row["state"] in FINAL else None,
+        "completion": row["completion"],
+        "receipt": row["receipt"],
+        "task_id": row["task_id"],
+        "step": row["step"],
+        "words": row["words"],
+        "may_commit_until": "unbounded" if row["unbounded"] else utc(row["may_commit_until"]),
+        "recounted_at": utc(row["recounted_at"]),
+    }
+
+
+def _attempt(row: Row) -> Row:
+    return {
+        "operation_id": row["operation_id"],
+        "epoch": row["epoch"],
+        "attempt": row["attempt"],
+        "nonce": str(row["nonce"]),
+        "not_after": utc(row["not_after"]),
+        "issued_at": utc(row["issued_at"]),
+        "outcome": row["outcome"],
+        "error": kind_of_failure(row["detail"]) if row["outcome"] != "acknowledged" else None,
+        "owner_pid": int(row["owner"]["pid"]),
+        "wire_key": row["wire_key"],
+        "outcome_at": utc(row["outcome_at"]),
+        "detail": row["detail"],
+    }
+
+
+def _export_verdict(writer: EvidenceWriter, cell: str, row: Row) -> None:
+    if not row["applied"]:
+        text = f"verdict {row['outcome']} for {row['operation_id']} lost its compare-and-set: never acted on"
+        writer.append("drill", "note", cell, text=text)
+        return
+    reading_set = str(row["verdict_id"])
+    for reading in row["readings"]:
+        writer.append(
+            "caller",
+            "reading",
+            cell,
+            operation_id=row["operation_id"],
+            route=reading["route"],
+            rows=reading["rows_received"],
+            declared_total=reading["declared_total"],
+            status=reading["status"],
+            reading_set=reading_set,
+            pages=reading["pages"],
+            complete=reading["complete"],
+            matches=len(reading["candidates"]),
+            started_at=reading["started_at"],
+            finished_at=reading["finished_at"],
+        )
+    writer.append(
+        "caller",
+        "verdict",
+        cell,
+        operation_id=row["operation_id"],
+        verdict=row["outcome"],
+        reason=row["reason"],
+        decided_at=utc(row["at"]),
+        reading_set=reading_set,
+        words=row["words"],
+    )
+
+
+_STATES = {
+    WorkflowExecutionStatus.FAILED: "failed",
+    WorkflowExecutionStatus.CANCELED: "cancelled",
+    WorkflowExecutionStatus.TERMINATED: "cancelled",
+    WorkflowExecutionStatus.TIMED_OUT: "failed",
+}
+
+
+async def export_task(client: Client, reader: LedgerReader, writer: EvidenceWriter, cell: str, task_id: str) -> str:
+    """Record a task's state as its owner would be told, and its history. Returns the state."""
+    row = next((r for r in await reader.rows("task") if r["task_id"] == task_id), None)
+    held = any(o["task_id"] == task_id and o["state"] == "held" for o in await reader.rows("operation"))
+    handle = client.get_workflow_handle(task_id)
+    status, outcome = None, None
+    try:
+        status = (await handle.describe()).status
+        writer.history(task_id, (await handle.fetch_history()).to_json())
+        if status is WorkflowExecutionStatus.COMPLETED:
+            outcome = await handle.result()
+    except WorkflowFailureError as error:
+        outcome = {"error": str(error.cause)}
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+    state = str(row["state"]) if row is not None else _state(status, outcome, held)
+    writer.append(
+        "caller",
+        "task",
+        cell,
+        task_id=task_id,
+        state=state,
+        reason=row["reason"] if row is not None else None,
+        outcome=json.loads(json.dumps(outcome, default=str)),
+        workflow_status=status.name if status is not None else None,
+    )
+    return state
+
+
+def _state(status: WorkflowExecutionStatus | None, outcome: Any, held: bool) -> str:
+    if status is WorkflowExecutionStatus.COMPLETED:
+        return str(outcome.get("state", "complete")) if isinstance(outcome, dict) else "complete"
+    if status is WorkflowExecutionStatus.RUNNING:
+        return "held" if held else "running"
+    return _STATES.get(status, "unknown") if status is not None else "unknown"

@@ -1,0 +1,276 @@
+"""One run's shared parts, and one cell's own: proxies, ledger, worker processes.
+
+Contract: cells of a run share Temporal, PostgreSQL's server, Toxiproxy, the world and the page sink, and nothing else.
+Each has an account at the world, a task queue, a ledger database (cloned from one migrated template), a proxy in front
+of every part that its processes speak to, two workers and a watcher, and a channel of the page sink. Everything that
+happens to them goes to the record. `Cell.close` leaves no process and no proxy behind, also after a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+import psycopg
+from psycopg import sql
+from temporalio.client import Client
+
+from actonce.evidence import EvidenceWriter
+from actonce.stack import Stack
+from actonce.stack.zygote import Zygote
+from actonce.testing.faults import Faults, Proxied
+from actonce.testing.processes import Process
+from actonce.testing.sink import Sink
+from actonce.testing.tap import Exchange, Tap
+from drills.export import LedgerReader
+from drills.world.client import World
+
+ROOT = Path(__file__).resolve().parent.parent
+PURPOSES = ("write", "beacon", "cancel", "probe", "by_id", "list", "search", "log")
+READS = ("by_id", "list", "search", "log")
+
+
+class Invalid(RuntimeError):
+    """The cell showed nothing: its fault could not be applied, or no operation was in the wanted state."""
+
+
+@dataclass
+class Run:
+    """What all cells of a run share."""
+
+    run_id: str
+    folder: Path
+    stack: Stack
+    temporal: Client
+    world: World
+    writer: EvidenceWriter
+    sink: Sink
+    zygote: Zygote
+    template: str
+    env: dict[str, str]
+    cells: dict[str, str] = field(default_factory=dict)  # account -> cell
+    channels: dict[str, str] = field(default_factory=dict)  # channel of the page sink -> cell
+
+    def dsn(self, database: str) -> str:
+        """Of a database, straight to the server."""
+        return urlunsplit(urlsplit(self.stack.ledger_dsn)._replace(path=f"/{database}"))
+
+
+@dataclass
+class CellSpec:
+    """What a cell is made of."""
+
+    name: str
+    number: int
+    arm: str = "guarded"
+    late_arrival: str = "bounded"
+    servers: tuple[str, ...] = ("payments",)
+    worker: tuple[str, ...] = ("worker.py", "run")
+    workers: int = 2
+    watch: bool = True
+    entry: bool = False
+    modes: dict[str, Any] = field(default_factory=dict)  # of the world's payments account
+    settings: dict[str, Any] = field(default_factory=dict)  # more of the sandbox's JSON file
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def account(self) -> str:
+        return f"acct-{self.number}"
+
+
+class Cell:
+    """One cell while it runs. Use `async with Cell.open(run, spec)`."""
+
+    def __init__(self, run: Run, spec: CellSpec) -> None:
+        self.run = run
+        self.spec = spec
+        self.name = spec.name
+        self.account = spec.account
+        self.task_queue = f"{run.run_id}-{spec.number}"
+        self.database = f"cell_{spec.number}"
+        self.channel = f"page-{spec.number}"
+        self.folder = run.folder / "cells" / str(spec.number)
+        self.faults = Faults(run.stack.toxiproxy_url, f"{run.run_id}.{spec.number}", self._on_wire)
+        self.proxies: dict[str, Proxied] = {}
+        self.taps: dict[str, Tap] = {}
+        self.workers: list[Process] = []
+        self.others: dict[str, Process] = {}
+        self.ledger = LedgerReader(run.dsn(self.database))
+        self._env: dict[str, str] = {}
+
+    async def __aenter__(self) -> Cell:
+        self.folder.mkdir(parents=True)
+        self.run.cells[self.account] = self.name
+        self.run.channels[self.channel] = self.name
+        try:
+            await self._make()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _make(self) -> None:
+        await self.run.world.configure(self.account, "payments", late_arrival=self.spec.late_arrival, **self.spec.modes)
+        await self._clone_ledger()
+        await self._make_paths()
+        self._env = self._environment()
+        for number in range(self.spec.workers):
+            self.workers.append(await self.start_program(f"worker-{number + 1}", *self.spec.worker))
+        if self.spec.watch:
+            self.others["watch"] = await self.start_program("watch", "worker.py", "watch")
+        if self.spec.entry:
+            self.others["entry"] = await self.start_program("entry", "-m actonce.entry")
+        await asyncio.gather(*(p.until_ready() for p in (*self.workers, *self.others.values())))
+
+    async def start_program(self, role: str, program: str, *args: str) -> Process:
+        """One more process of this cell; not yet ready."""
+        return await Process.start(
+            self.run.zygote,
+            role,
+            program,
+            args,
+            env=self._env,
+            log=self.folder / f"{role}.log",
+            on_event=self._on_process,
+            cwd=ROOT,
+        )
+
+    @property
+    def write(self) -> Tap:
+        """The tap on the path by which effects are written."""
+        return self.taps["payments.write"]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of this cell's processes."""
+        return dict(self._env)
+
+    async def use_clean_write_path(self) -> None:
+        """New connections to the write listener go past the faulted proxy; what is held in it stays there."""
+        clean = await self._proxy("payments.write.clean", *_address(self.run.world.listeners["payments.write"]))
+        self.write.retarget(clean.host, clean.port, clean.name)
+
+    def owner_of(self, exchange: Exchange) -> Process:
+        """The worker whose socket this exchange came from, by the kernel's own table."""
+        for worker in self.workers:
+            if not worker.alive:
+                continue
+            for link in psutil.Process(worker.pid).net_connections(kind="tcp"):
+                if link.laddr and link.laddr.port == exchange.peer_port:
+                    return worker
+        raise Invalid(f"no living worker of {self.name} owns the connection from port {exchange.peer_port}")
+
+    async def close(self) -> None:
+        """End every process, record the wire, destroy the proxies."""
+        for process in (*self.workers, *self.others.values()):
+            await process.kill()
+        for tap in self.taps.values():
+            await tap.close()
+            for seen in tap.exchanges:
+                self._record_exchange(seen)
+        await self.faults.close()
+
+    def _record_exchange(self, seen: Exchange) -> None:
+        self.run.writer.append(
+            "wire",
+            "caller_connection",
+            self.name,
+            mono_ns=seen.first_ns,
+            at=seen.at,
+            proxy=seen.via,
+            bytes_up=seen.bytes_up,
+            bytes_down=seen.bytes_down,
+            operation_id=seen.operation_id,
+            complete_ns=seen.complete_ns,
+            ended_by=seen.ended_by,
+            ended_ns=seen.ended_ns,
+        )
+
+    async def _clone_ledger(self) -> None:
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+            sql.Identifier(self.database), sql.Identifier(self.run.template)
+        )
+        async with await psycopg.AsyncConnection.connect(self.run.stack.ledger_dsn, autocommit=True) as link:
+            await link.execute(statement)
+
+    async def _proxy(self, name: str, host: str, port: int) -> Proxied:
+        self.proxies[name] = await self.faults.proxy(name, host, port)
+        return self.proxies[name]
+
+    async def _make_paths(self) -> None:
+        await self._proxy("temporal", *_address(f"//{self.run.stack.temporal_address}"))
+        await self._proxy("ledger", *_address(self.run.stack.ledger_dsn))
+        for server in self.spec.servers:
+            for purpose in PURPOSES:
+                name = f"{server}.{purpose}"
+                if name not in self.run.world.listeners:
+                    continue
+                proxy = await self._proxy(name, *_address(self.run.world.listeners[name]))
+                if purpose == "write":
+                    self.taps[name] = Tap(name, proxy.host, proxy.port, via=proxy.name)
+                    await self.taps[name].start()
+
+    def _environment(self) -> dict[str, str]:
+        listeners = dict(self.run.world.listeners)
+        for name, proxy in self.proxies.items():
+            if name in listeners:
+                listeners[name] = f"http://{proxy.host}:{proxy.port}"
+        for name, tap in self.taps.items():
+            listeners[name] = f"http://{tap.host}:{tap.port}"
+        world = self.folder / "world.json"
+        settings = {
+            "listeners": listeners,
+            "account": self.account,
+            "late_arrival": self.spec.late_arrival,
+            "destinations": list(self.spec.settings.get("destinations", ["payments"])),
+            **self.spec.settings,
+        }
+        world.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        ledger, temporal = self.proxies["ledger"], self.proxies["temporal"]
+        return {
+            **self.run.env,
+            "ACTONCE_LEDGER_DSN": _through(self.run.dsn(self.database), ledger),
+            "ACTONCE_TASK_QUEUE": self.task_queue,
+            "ACTONCE_WORLD": str(world),
+            "ACTONCE_RUN_ID": self.run.run_id,
+            "ACTONCE_PAGE_URLS": self.run.sink.url(self.channel),
+            "TEMPORAL_ADDRESS": f"{temporal.host}:{temporal.port}",
+            **self.spec.env,
+        }
+
+    def _on_wire(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self.run.writer.append("wire", kind, self.name, **fields)
+
+    def _on_process(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self.run.writer.append("process", kind, self.name, **fields)
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    if parts.hostname is None or parts.port is None:
+        raise ValueError(f"{parts.scheme or 'address'} without host and port")
+    return parts.hostname, parts.port
+
+
+def _through(dsn: str, proxy: Proxied) -> str:
+    """The same database by way of a proxy."""
+    parts = urlsplit(dsn)
+    login, _, _ = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{login}@{proxy.host}:{proxy.port}", query=""))
+
+
+def base_environment(stack: Stack) -> dict[str, str]:
+    """What every process of a run gets: ours, without the settings of whoever started the drill."""
+    mine = {k: v for k, v in os.environ.items() if not k.startswith(("ACTONCE_", "TEMPORAL_"))}
+    shared = {k: v for k, v in stack.settings().items() if k.startswith("TEMPORAL_")}
+    return {**mine, **shared, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
