@@ -1,7 +1,7 @@
 """Rates per arm, with N and an interval: what each protection is worth.
 
 Contract: counts only operations that the fault struck; the guarded arm is counted on the cells that the comparison arms
-ran, where there are any, so that all arms answer for the same faults. Wilson score interval at 95 %, which stays
+ran (on all, where none is the same), so that all arms answer for the same faults. Wilson score interval at 95 %, which stays
 inside 0 to 1 and does not collapse to a point at 0 or n of n.
 """
 
@@ -50,7 +50,8 @@ def rates(case: Case, struck: list[Strike]) -> list[ArmRates]:
             arms.setdefault(story.cell.arm, []).append(story)
     subset = {_conditions(s) for arm, stories in arms.items() if arm in ORDER[:-1] for s in stories}
     if subset:
-        arms["guarded"] = [s for s in arms.get("guarded", []) if _conditions(s) in subset]
+        same = [s for s in arms.get("guarded", []) if _conditions(s) in subset]
+        arms["guarded"] = same or arms.get("guarded", [])
     names = [arm for arm in ORDER if arm in arms] + sorted(arm for arm in arms if arm not in ORDER)
     return [_row(arm, arms[arm]) for arm in names]
 

@@ -103,7 +103,7 @@ def junit(verdict: Verdict) -> str:
         "failures": str(bad * (tag == "failure")),
         "errors": str(bad * (tag == "error")),
     }
-    suite = ElementTree.Element("testsuite", name=f"drill {verdict.drill}", **totals)
+    suite = ElementTree.Element("testsuite", {"name": f"drill {verdict.drill}", **totals})
     ElementTree.SubElement(suite, "properties").append(
         ElementTree.Element("property", name="sentence", value=_xml(verdict.sentence))
     )
