@@ -91,7 +91,7 @@ class World:
 
     def _read_limit_s(self, destination: str, account: str | None) -> float | None:
         desk = self._desks.get((destination, account or ""))
-        return desk.modes.request_read_timeout_s if desk is not None else None
+        return (desk.modes if desk is not None else Modes()).request_read_timeout_s
 
     def challenge(self, request: Request) -> Reply:
         body = request.json()

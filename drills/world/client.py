@@ -119,6 +119,10 @@ class World:
         lines = self.journal_path.read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
+    async def journal_lines(self) -> int:
+        """How many lines the world says it has written: a journal with fewer is incomplete."""
+        return int((await self._request("GET", "/control/journal", None, None))["lines"])
+
     async def _order(
         self,
         method: str,
@@ -127,7 +131,11 @@ class World:
         body: dict[str, Any] | None,
         params: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        path = f"/control/accounts/{quote(account, safe='')}{what}"
+        return await self._request(method, f"/control/accounts/{quote(account, safe='')}{what}", body, params)
+
+    async def _request(
+        self, method: str, path: str, body: dict[str, Any] | None, params: dict[str, Any] | None
+    ) -> dict[str, Any]:
         try:
             response = await self._client.request(method, path, json=body, params=params)
         except httpx.HTTPError as error:

@@ -61,6 +61,8 @@ class Control:
         given = request.headers.get("authorization", "")
         if not hmac.compare_digest(given, f"Bearer {self._token}"):
             return problem(401, "token", "the control token is missing or wrong")
+        if request.path == "/control/journal":
+            return Reply(200, {"lines": self._world.journal.lines})
         segments = request.segments
         if segments[:2] != ["control", "accounts"] or len(segments) < 3:
             return problem(404, "not_found", f"no {request.path}")

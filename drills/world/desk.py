@@ -20,7 +20,7 @@ from drills.world.journal import Journal, iso_utc
 from drills.world.latches import Latches
 from drills.world.modes import AnswerFaultMode, Modes
 from drills.world.truth import Thing, Truth, principal_of
-from drills.world.wire import Discard, Reply, Request
+from drills.world.wire import SUBJECT_FIELDS, Discard, Reply, Request
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,15 @@ class Desk:
 
     async def write(self, draft: Draft) -> Reply:
         """Do one write as the modes say. Never raises for what a caller can cause, except Discard."""
-        request = draft.request
-        await self.latches.reach("arrived", request, draft.operation_id, draft.key)
+        request_id = draft.request.request_id
+        await self.latches.reach("arrived", request_id, draft.operation_id, draft.key)
         refusal = self._check_arrival(draft)
         if refusal is not None:
             return refusal
-        draft.answer = draft.answer or self._take_fault(draft, "before_commit")
+        draft.answer = draft.answer or self.take_fault(draft.operation_id, "before_commit")
         if draft.answer is not None and draft.answer.when == "before_commit":
             self._forget_key(draft)
-            self.note("refused", request_id=request.request_id, why=f"gateway {draft.answer.kind}", key=draft.key)
+            self.note("dropped", request_id=request_id, why=f"{draft.answer.kind} before commit", key=draft.key)
             return self._spoil(problem(502, "bad_gateway", "the gateway could not reach the service"), draft)
         if self.modes.applies_late_s is not None:
             task = asyncio.get_running_loop().create_task(self._commit_late(draft, self.modes.applies_late_s))
@@ -135,7 +135,7 @@ class Desk:
             task.add_done_callback(self._late.discard)
             return Reply(202, {"status": "accepted", "key": draft.key})
         try:
-            await self.latches.reach("processing", request, draft.operation_id, draft.key)
+            await self.latches.reach("processing", request_id, draft.operation_id, draft.key)
         except Discard:
             self._forget_key(draft)
             raise
@@ -144,13 +144,13 @@ class Desk:
         reply, thing = self._commit(draft)
         if thing is not None:
             held = await self.latches.reach(
-                "committed", request, draft.operation_id, draft.key, object_id=thing.object_id
+                "committed", request_id, draft.operation_id, draft.key, object_id=thing.object_id
             )
             if held is not None and held.answer is not None:
                 draft.answer = held.answer
         if self.modes.answer_delay_s:
             await asyncio.sleep(self.modes.answer_delay_s)
-        draft.answer = draft.answer or self._take_fault(draft, "after_commit")
+        draft.answer = draft.answer or self.take_fault(draft.operation_id, "after_commit")
         return self._spoil(reply, draft)
 
     def _check_arrival(self, draft: Draft) -> Reply | None:
@@ -200,12 +200,14 @@ class Desk:
             draft.kind, draft.fields, draft.metadata, skew_s=self.modes.clock_skew_s, text=draft.text
         )
         self.note(
-            "effect",
+            # A reversal is told apart by its own kind of line, `reversed`, which `on_commit` writes.
+            "effect" if thing.kind == self.shape.kind else "object",
             object_id=thing.object_id,
             object_kind=thing.kind,
             request_id=draft.request.request_id,
             key=draft.key,
             operation_id=draft.operation_id,
+            subject=draft.fields.get(SUBJECT_FIELDS.get(self.shape.destination, "")),
             digest=draft.metadata.get("digest"),
             amount_minor=draft.fields.get("amount_minor"),
             state=thing.state,
@@ -276,7 +278,10 @@ class Desk:
 
     def cancel_key(self, key: str, request: Request) -> Reply:
         """Atomic: afterwards this key can never take effect, or it already has."""
-        made = next((t for t in self.truth.things if t.metadata.get("key") == key and t.author == principal_of(self.account)), None)
+        made = next(
+            (t for t in self.truth.things if t.metadata.get("key") == key and t.author == principal_of(self.account)),
+            None,
+        )
         if made is not None:
             return Reply(200, {"cancelled": False, "object_id": made.object_id})
         self._cancelled.add(key)
@@ -295,11 +300,12 @@ class Desk:
         self.note("refused", request_id=draft.request.request_id, why=f"deadline_passed {where}", key=draft.key)
         return problem(412, "deadline_passed", f"the deadline had passed {where}, by our clock it was {clock}")
 
-    def _take_fault(self, draft: Draft, when: str) -> AnswerFaultMode | None:
+    def take_fault(self, operation_id: str | None, when: str) -> AnswerFaultMode | None:
+        """Return the configured fault if it applies to this answer, and count it."""
         fault = self.modes.answer
         if fault is None or fault.when != when:
             return None
-        if fault.operation_id not in (None, draft.operation_id):
+        if fault.operation_id not in (None, operation_id):
             return None
         if fault.times is not None and self._faults_used >= fault.times:
             return None
@@ -308,16 +314,16 @@ class Desk:
 
     def _spoil(self, reply: Reply, draft: Draft) -> Reply:
         async def responding() -> None:
-            await self.latches.reach("responding", draft.request, draft.operation_id, draft.key)
+            await self.latches.reach("responding", draft.request.request_id, draft.operation_id, draft.key)
 
         reply.before_body = responding
         fault = draft.answer
         if fault is None:
             return reply
         if fault.kind == "gateway":
-            return Reply(fault.status, {"error": {"code": "gateway", "detail": "upstream did not answer"}})
+            return Reply(fault.status, {"message": "upstream did not answer"}, by_gateway=True)
         if fault.kind == "redirect":
-            return Reply(307, {}, {"Location": draft.request.path})
+            return Reply(307, {}, {"Location": draft.request.path}, by_gateway=True)
         reply.fault = fault.kind
         return reply
 

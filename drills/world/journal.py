@@ -44,5 +44,10 @@ class Journal:
         self._file.flush()
         return self._order
 
+    @property
+    def lines(self) -> int:
+        """How many lines the file has: what a reader must have received."""
+        return self._order
+
     def close(self) -> None:
         self._file.close()

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from drills.world.modes import AnswerFaultMode, LatchPoint
-from drills.world.wire import Discard, Request
+from drills.world.wire import Discard
 
 HELD_S_MAX = 120.0  # longer than any drill waits for one point; a forgotten latch must not hang the world
 
@@ -84,13 +84,12 @@ class Latches:
         return latch
 
     async def reach(
-        self, point: LatchPoint, request: Request | None, operation_id: str | None, key: str | None, **facts: Any
+        self, point: LatchPoint, request_id: str, operation_id: str | None, key: str | None, **facts: Any
     ) -> Release | None:
         """Pass a point; wait there if a latch wants it. Raises Discard when the drill drops the request."""
         latch = next((one for one in self._latches if one.wants(point, operation_id, key)), None)
         if latch is None:
             return None
-        request_id = request.request_id if request else None
         facts = {
             "latch_id": latch.latch_id,
             "name": point,
@@ -99,7 +98,7 @@ class Latches:
             "key": key,
             **facts,
         }
-        order = self._note("latch", event="hit", **facts)
+        order = self._note("latch", **facts)
         async with self._changed:
             latch.hit = {**facts, "order": order, "mono_ns": time.monotonic_ns()}
             self._changed.notify_all()
@@ -107,13 +106,13 @@ class Latches:
             async with asyncio.timeout(HELD_S_MAX):
                 await latch.released.wait()
         except TimeoutError:
-            self._note("latch", event="timed_out", **facts)
+            self._note("latch_timed_out", **facts)
             latch.released.set()
             return None
         release = latch.release or Release()
-        self._note("latch", event="released", action=release.action, **facts)
+        self._note("latch_released", action=release.action, **facts)
         if release.action == "drop" and point in ("arrived", "processing"):
-            self._note("refused", request_id=request_id, why="dropped_at_latch", operation_id=operation_id, key=key)
+            self._note("dropped", request_id=request_id, why=f"at latch {point}", operation_id=operation_id, key=key)
             raise Discard
         return release
 

@@ -61,7 +61,7 @@ class ProcessingError(_Modes):
 class Modes(_Modes):
     """One account of one destination."""
 
-    late_arrival: LateArrivalKind | None = None  # shorthand: sets the switches below
+    late_arrival: LateArrivalKind | None = None  # shorthand for the switches below; the default is `bounded`
     keys: Literal["ignored", "arrival", "commit"] = "ignored"
     key_retention_s: float = Field(default=86400.0, gt=0)
     key_scope: Literal["account", "credential"] = "account"
@@ -69,7 +69,7 @@ class Modes(_Modes):
     cancel_by_key: bool = False
     deadline: Literal["ignored", "arrival", "commit"] = "ignored"
     clock_skew_s: float = 0.0  # of the destination's own clock
-    request_read_timeout_s: float | None = None
+    request_read_timeout_s: float | None = INGRESS_TIMEOUT_S  # from accept to the last byte; None: not enforced
     natural_key: bool = False
     answer_delay_s: float = Field(default=0.0, ge=0)
     processing_delay_s: float = Field(default=0.0, ge=0)
@@ -91,14 +91,21 @@ class Modes(_Modes):
 
 _HEALTHY = RouteModes()
 
+_PLAIN: dict[str, Any] = {
+    "keys": "ignored",
+    "cancel_by_key": False,
+    "deadline": "ignored",
+    "request_read_timeout_s": None,
+}
+# Each kind turns on its own protection and turns off every other.
 _SHORTHAND: dict[LateArrivalKind, dict[str, Any]] = {
-    "key_on_arrival": {"keys": "arrival"},
-    "key_at_commit": {"keys": "commit"},
-    "cancel_by_key": {"keys": "commit", "cancel_by_key": True},
-    "deadline_at_commit": {"deadline": "commit"},
-    "deadline_on_arrival": {"deadline": "arrival"},
-    "bounded": {"request_read_timeout_s": INGRESS_TIMEOUT_S},
-    "none": {},
+    "key_on_arrival": _PLAIN | {"keys": "arrival"},
+    "key_at_commit": _PLAIN | {"keys": "commit"},
+    "cancel_by_key": _PLAIN | {"keys": "commit", "cancel_by_key": True},
+    "deadline_at_commit": _PLAIN | {"deadline": "commit"},
+    "deadline_on_arrival": _PLAIN | {"deadline": "arrival"},
+    "bounded": _PLAIN | {"request_read_timeout_s": INGRESS_TIMEOUT_S},
+    "none": _PLAIN,
 }
 
 

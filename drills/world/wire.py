@@ -25,6 +25,8 @@ from drills.world.journal import Journal
 
 BODY_BYTES_MAX = 256 * 1024
 READ_BYTES = 64 * 1024
+# The business fact by which a judge matches a request that carries no operation_id.
+SUBJECT_FIELDS = {"payments": "payment_id", "tickets": "refers_to", "stripe_like": "charge", "github_like": "title"}
 IDLE_S = 300.0  # a connection without a complete request for this long is dropped
 
 AnswerFault = Literal["truncated", "close", "garbage", "reset", "silent"]
@@ -70,6 +72,7 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     fault: AnswerFault | None = None
     close: bool = False
+    by_gateway: bool = False  # something on the way answers in the destination's place
     before_body: Callable[[], Awaitable[None]] | None = None  # the `responding` latch
 
 
@@ -122,11 +125,23 @@ class Listener:
             return 0
         return self._journal.write(kind, destination=self.destination, listener=self.name, **fields)
 
+    def role(self, request: Request) -> str:
+        """What a request is for, in the words of the evidence folder."""
+        if request.path == "/challenge" or request.account is None:
+            return "other"
+        if request.method == "GET":
+            return "read"
+        purpose = self.name.partition(".")[2]
+        if purpose == "write":
+            return "reversal" if request.segments[-1] == "reverse" else "effect"
+        return purpose if purpose in ("beacon", "probe", "cancel") else "other"
+
     async def handle(self, request: Request) -> Reply:
         return await self._handler(request)
 
     def limit_s(self, account: str | None) -> float | None:
-        return self._read_limit_s(self.destination, account)
+        """Only the write path has an ingress that drops slow requests."""
+        return self._read_limit_s(self.destination, account) if self.name.endswith(".write") else None
 
 
 class _Connection:
@@ -243,7 +258,7 @@ class _Connection:
             body=body,
             accepted_ns=self._accepted_ns,
         )
-        request.order = self._listener.note("request", **_request_facts(request))
+        request.order = self._listener.note("request", **_request_facts(request, self._listener.role(request)))
         return request
 
     async def _watch(self, request: Request) -> None:
@@ -259,15 +274,17 @@ class _Connection:
         facts = {"request_id": request.request_id, "account": request.account}
         close = reply.close or reply.fault is not None or self._limited
         if reply.fault in ("close", "reset", "silent"):
-            self._listener.note("answer_withheld", **facts, how=reply.fault)
+            self._listener.note("answer_failed", **facts, why=f"withheld on order: {reply.fault}")
             if reply.fault == "silent":
                 await request.caller_gone.wait()
             elif reply.fault == "reset":
                 _reset_on_close(self._writer)
             return False
-        self._listener.note("answer_begun", **facts, status=reply.status)
+        kind = "answer_replaced" if reply.by_gateway else "answer_begun"
+        self._listener.note(kind, **facts, status=reply.status)
         try:
             if reply.fault == "garbage":
+                self._listener.note("answer_failed", **facts, why="garbled on order")
                 self._writer.write(b"\x15\x03\x01 this is no answer\r\n\r\n")
                 await self._writer.drain()
                 return False
@@ -275,6 +292,7 @@ class _Connection:
             if reply.before_body is not None:
                 await reply.before_body()
             if reply.fault == "truncated":
+                self._listener.note("answer_failed", **facts, why="truncated on order")
                 self._writer.write(payload[: len(payload) // 2])
                 await self._writer.drain()
                 return False
@@ -282,10 +300,10 @@ class _Connection:
             self._writer.write(self._h11.send(h11.EndOfMessage()) or b"")
             await self._writer.drain()
         except ConnectionError as error:
-            self._listener.note("answer_failed", **facts, error=type(error).__name__)
+            self._listener.note("answer_failed", **facts, why=type(error).__name__)
             return False
         if request.caller_gone.is_set():
-            self._listener.note("answer_failed", **facts, error="the caller had closed its connection")
+            self._listener.note("answer_failed", **facts, why="the caller had closed its connection")
             return False
         return not close and self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
 
@@ -303,7 +321,7 @@ def _split(target: str) -> tuple[str, list[str], dict[str, list[str]]]:
     return parts.path, [unquote(s) for s in parts.path.split("/") if s], parse_qs(parts.query)
 
 
-def _request_facts(request: Request) -> dict[str, Any]:
+def _request_facts(request: Request, role: str) -> dict[str, Any]:
     body = request.json() if request.body else {}
     metadata = body.get("metadata")
     marked: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
@@ -313,8 +331,10 @@ def _request_facts(request: Request) -> dict[str, Any]:
         "connection_id": request.connection_id,
         "method": request.method,
         "path": request.path,
+        "role": role,
         "key": request.headers.get("idempotency-key") or marked.get("key"),
         "operation_id": marked.get("operation_id"),
+        "subject": body.get(SUBJECT_FIELDS.get(request.destination, "")),
         "bytes": len(request.body),
         "accepted_ns": request.accepted_ns,
     }

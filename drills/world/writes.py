@@ -36,7 +36,8 @@ async def reverse(desk: Desk, request: Request) -> Reply:
             object_id=original.object_id,
             by=thing.object_id,
             request_id=request.request_id,
-            operation_id=original.metadata.get("operation_id"),
+            operation_id=draft.operation_id,  # of the reversal, which is an operation of its own
+            original_operation_id=original.metadata.get("operation_id"),
         )
 
     draft.on_commit = reversed_now
@@ -50,10 +51,10 @@ def note_on(desk: Desk, request: Request) -> Reply:
         return refusal
     target = desk.truth.by_object_id(request.segments[3])
     if target is None:
-        desk.note("probe", request_id=request.request_id, object_id=request.segments[3], found=False)
+        desk.note("probe_miss", request_id=request.request_id, object_id=request.segments[3])
         return problem(404, "not_found", "there is no such object")
     desk.truth.add("note", {"on": target.object_id}, {}, text=str(request.json().get("text", ""))[:500])
-    desk.note("probe", request_id=request.request_id, object_id=target.object_id, found=True)
+    desk.note("probe_note", request_id=request.request_id, object_id=target.object_id)
     return Reply(201, {"on": target.object_id})
 
 
