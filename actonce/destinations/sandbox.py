@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import BaseModel, ConfigDict
@@ -37,6 +37,7 @@ from actonce.contracts.payload import business_fields, payload_digest
 from actonce.contracts.verdict import Page, Receipt, Row
 from actonce.destinations.base import Call, Destination, Lookup, RouteFn
 from actonce.destinations.http import accept, http_client, http_read, http_send
+from actonce.destinations.smtp import SmtpSettings, mail_contract, mail_destination
 
 LateArrivalKind = Literal[
     "key_on_arrival",
@@ -432,7 +433,19 @@ def build_sandbox(settings: SandboxSettings, client: httpx.AsyncClient | None = 
             kind: LateArrivalKind = "bounded" if shape is TICKETS else settings.late_arrival
             contract = sandbox_contract(shape, kind, settings)
             built.append(SandboxAdapter(shape, contract, settings, client).destination())
+    if "mail" in settings.destinations:
+        built.append(_mail(settings))
     return built
+
+
+def _mail(settings: SandboxSettings) -> Destination:
+    parts = urlsplit(settings.url("mail"))
+    if parts.scheme != "smtp" or parts.hostname is None or parts.port is None:
+        raise ContractError(f"listener mail must be smtp://host:port, got {settings.url('mail')!r}")
+    timing = Timing.model_validate(DRILL_TIMING | settings.timing)
+    contract = mail_contract("mail", settings.account, timing, **settings.contracts.get("mail", {}))
+    smtp = SmtpSettings(parts.hostname, parts.port, sender=f"{settings.account}@sandbox.invalid")
+    return mail_destination(contract, smtp)
 
 
 def load_sandbox(path: Path | str) -> list[Destination]:

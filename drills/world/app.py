@@ -19,6 +19,7 @@ from drills.world.challenge import proof
 from drills.world.control import Control
 from drills.world.desk import Desk, Shape, problem
 from drills.world.journal import Journal
+from drills.world.mail import Relay
 from drills.world.modes import Modes, RouteName, merge_modes
 from drills.world.shapes import SHAPES
 from drills.world.wire import Listener, Reply, Request
@@ -39,7 +40,10 @@ class World:
         self._desks: dict[tuple[str, str], Desk] = {}
         control = Control(self, self.control_token)
         self.listeners = [Listener("control", control.handle, self.journal, self._read_limit_s, quiet=True)]
+        self.relay = Relay(lambda account: self.desk("mail", account), self.journal.write, self._proof_for)
         for shape in SHAPES.values():
+            if shape.destination == "mail":
+                continue
             for purpose in ("write", "beacon", "cancel", "probe", *ROUTES):
                 name = f"{shape.destination}.{purpose}"
                 self.listeners.append(Listener(name, self.serve, self.journal, self._read_limit_s))
@@ -48,8 +52,10 @@ class World:
         """Bind every listener, then write `world.json`. With `base_port` the ports are consecutive, else free ones."""
         for number, listener in enumerate(self.listeners):
             await listener.start(host, base_port + number if base_port else 0)
+        await self.relay.start(host, base_port + len(self.listeners) if base_port else 0)
         shown = shown_host or host
         urls = {one.name: f"http://{shown}:{one.port}" for one in self.listeners}
+        urls["mail"] = f"smtp://{shown}:{self.relay.port}"
         facts = {
             "run_id": self.run_id,
             "listeners": {name: url for name, url in urls.items() if name != "control"},
@@ -67,6 +73,7 @@ class World:
     async def stop(self) -> None:
         for listener in self.listeners:
             await listener.stop()
+        await self.relay.stop()
         self.journal.write("world_stopped", run_id=self.run_id)
         self.journal.close()
 
@@ -92,6 +99,9 @@ class World:
     def _read_limit_s(self, destination: str, account: str | None) -> float | None:
         desk = self._desks.get((destination, account or ""))
         return (desk.modes if desk is not None else Modes()).request_read_timeout_s
+
+    def _proof_for(self, run_id: str, nonce: str) -> str | None:
+        return proof(self._secret, run_id, nonce) if run_id == self.run_id else None
 
     def challenge(self, request: Request) -> Reply:
         body = request.json()

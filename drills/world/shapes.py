@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drills.world.desk import Shape
+from drills.world.mail import MAIL
 
 PAYMENTS = Shape(
     destination="payments",
@@ -18,4 +19,4 @@ TICKETS = Shape(
     fields={"subject": str, "body": str, "refers_to": str, "priority?": str},
     natural=("refers_to", "subject"),
 )
-SHAPES = {shape.destination: shape for shape in (PAYMENTS, TICKETS)}
+SHAPES = {shape.destination: shape for shape in (PAYMENTS, TICKETS, MAIL)}
