@@ -159,7 +159,7 @@ TICKETS = _Shape(
     server="tickets",
     collection="tickets",
     kind="ticket",
-    fields=("subject", "body", "refers_to", "priority?"),
+    fields=("subject", "body", "reference", "priority?"),
 )
 
 

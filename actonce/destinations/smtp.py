@@ -28,7 +28,7 @@ from actonce.destinations.base import Call, Destination
 
 LINE_BYTES_MAX = 8 * 1024
 _POLICY = SMTP.clone(max_line_length=200)  # a folded digest is no digest to a reader that does not unfold
-MAIL_FIELDS = ("to", "subject", "body")
+MAIL_FIELDS = ("to", "subject", "text")
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _message(call: Call, sender: str) -> bytes:
         message["Message-ID"] = f"<{call.operation_id}@{sender.partition('@')[2] or 'actonce.invalid'}>"
         message["X-Operation-Id"] = call.operation_id
         message["X-Actonce-Digest"] = call.digest
-        message.set_content(str(call.payload["body"]))
+        message.set_content(str(call.payload["text"]))
     except (ValueError, KeyError) as error:
         raise PayloadError(f"{call.operation_id}: this mail cannot be rendered: {error}; nothing was sent") from error
     if any(c in str(call.payload["to"]) for c in "<>\r\n "):

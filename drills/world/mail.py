@@ -24,7 +24,7 @@ MAIL = Shape(
     destination="mail",
     kind="mail",
     collection="",
-    fields={"to": str, "subject": str, "body": str},
+    fields={"to": str, "subject": str, "text": str},
     natural=(),
 )
 NAME = "mail"

@@ -16,7 +16,7 @@ TICKETS = Shape(
     destination="tickets",
     kind="ticket",
     collection="tickets",
-    fields={"subject": str, "body": str, "refers_to": str, "priority?": str},
-    natural=("refers_to", "subject"),
+    fields={"subject": str, "body": str, "reference": str, "priority?": str},
+    natural=("reference", "subject"),
 )
 SHAPES = {shape.destination: shape for shape in (PAYMENTS, TICKETS, MAIL)}

@@ -26,7 +26,7 @@ from drills.world.journal import Journal
 BODY_BYTES_MAX = 256 * 1024
 READ_BYTES = 64 * 1024
 # The business fact by which a judge matches a request that carries no operation_id.
-SUBJECT_FIELDS = {"payments": "payment_id", "tickets": "refers_to", "stripe_like": "charge", "github_like": "title"}
+SUBJECT_FIELDS = {"payments": "payment_id", "tickets": "reference", "stripe_like": "charge", "github_like": "title"}
 IDLE_S = 300.0  # a connection without a complete request for this long is dropped
 
 AnswerFault = Literal["truncated", "close", "garbage", "reset", "silent"]

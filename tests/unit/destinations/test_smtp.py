@@ -14,7 +14,7 @@ from actonce.destinations.smtp import SmtpSettings, mail_contract, mail_destinat
 from drills.world.client import World
 from tests.unit.world.helpers import Window, destination, effects, eventually, make_call
 
-MAIL = {"to": "jo@example.org", "subject": "Your refund", "body": "Done.\n.\n..and dots"}
+MAIL = {"to": "jo@example.org", "subject": "Your refund", "text": "Done.\n.\n..and dots"}
 
 
 async def test_a_mail_is_handed_over_once_with_its_marker(world: World) -> None:
