@@ -99,6 +99,29 @@ class TaskInput(_Message):
     operations: dict[str, Any] = Field(default_factory=dict)  # options; nothing of it enters an operation_id
 
 
+class Times(_Message):
+    """What the workflow needs of a contract's timing, in seconds."""
+
+    activity_timeout_s: float
+    heartbeat_timeout_s: float
+    read_again_s: float
+    attempts_max: int
+
+
+class PlanRequest(_Message):
+    """Asks for the durable plan of a task; `proposal` (if any) is used only when there is none yet."""
+
+    task: TaskInput
+    proposal: dict[str, Any] | None = None
+
+
+class PlanResult(_Message):
+    """The durable plan, and the timing of every registered destination."""
+
+    plan: dict[str, Any]
+    times: dict[str, Times]
+
+
 class TaskReport(_Message):
     """Completion of a task with the evidence of each operation."""
 

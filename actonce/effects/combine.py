@@ -50,9 +50,7 @@ def combine(contract: Contract, facts: Facts, readings: Sequence[Reading], now: 
         how = (
             "the destination cancelled every key we sent"
             if facts.key_cancelled
-            else (
-                "no route shows it; two independent, complete, fresh readings begun after the last possible commit agree"
-            )
+            else ("no route shows it; two independent, complete, fresh readings after the last possible commit agree")
         )
         return Verdict(outcome=Outcome.ABSENT, words=how, **common)
     return _ambiguous(contract, facts, found, readings, now, common)

@@ -28,6 +28,7 @@ from actonce.contracts.errors import (
     Refused,
     SendFenced,
     StaleWrite,
+    StoredErrorReplayed,
     Unknown,
 )
 from actonce.contracts.identity import OperationKey, derive_operation_id
@@ -129,7 +130,9 @@ async def send_and_record(
         result = await _lost(system, permit, "not_accepted", error)
         return result.model_copy(update={"retry_in_s": error.retry_after_s, "reason": f"status {error.status}"})
     except Refused as error:
-        return await _refused(system, permit, error, contract)
+        return await _lost(system, permit, "refused", error)
+    except StoredErrorReplayed as error:
+        return await _hold(system, permit, error)
     except asyncio.CancelledError:
         raise
     except Exception as error:  # everything that is not provable is unknown (SPEC §2.3)
@@ -179,12 +182,9 @@ async def record_acknowledgement(system: System, permit: Permit, receipt: Receip
             await asyncio.sleep(pause_s)
 
 
-async def _refused(system: System, permit: Permit, error: Refused, contract: Contract) -> IssueResult:
-    """A definite decline is final, unless it may be the stored answer to an earlier request under our key."""
-    replayed = contract.keys is not None and contract.keys.replays_stored_errors and permit.operation.attempts > 1
-    if not replayed:
-        return await _lost(system, permit, "refused", error)
-    words = f"attempt {permit.attempt} got a decline that may be the stored answer to an earlier request: {error}"
+async def _hold(system: System, permit: Permit, error: StoredErrorReplayed) -> IssueResult:
+    """A stored error under our key comes back however often we send: a person decides, nothing is retried."""
+    words = f"attempt {permit.attempt}: {error}"
     try:
         operation = await outcomes.record_hold(system.ledger, permit, Reason.STORED_ERROR_REPLAYED, words)
     except StaleWrite as late:

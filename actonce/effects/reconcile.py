@@ -87,6 +87,7 @@ def _settled(case: Case, contract: Contract) -> ReconcileResult:
     operation = case.operation
     words = operation.words or f"it is {operation.state}"
     sent = any(not a.provably_not_sent for a in case.facts.attempts)
+    freed = operation.state is State.READY
     if operation.state is State.COMMITTED:
         verdict = Verdict(outcome=Outcome.COMMITTED, words=words)
     elif (
@@ -97,7 +98,7 @@ def _settled(case: Case, contract: Contract) -> ReconcileResult:
         verdict = Verdict(outcome=Outcome.ABSENT, words=words)
     else:
         verdict = Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.LATE_COMMIT_POSSIBLE, words=words)
-    return _message(operation, verdict, "issue" if operation.state is State.READY else "done", 0.0)
+    return _message(operation, verdict, "issue" if freed else "done", 0.0)
 
 
 def _result(
@@ -148,11 +149,7 @@ def _message(operation: Operation, verdict: Verdict, step: NextStep, wait: float
         wait_s=wait,
         object_id=operation.object_id,
         completion=operation.completion,
-        may_commit_until="unbounded"
-        if verdict.unbounded
-        else utc(verdict.may_commit_until)
-        if verdict.may_commit_until
-        else None,
+        may_commit_until="unbounded" if verdict.unbounded else until,
         attempt=operation.attempt,
         version=operation.version,
     )

@@ -175,7 +175,8 @@ async def _keep(
     await connection.execute(
         "INSERT INTO actonce.verdict (tenant, destination, action, operation_id, epoch, attempt, version, outcome,"
         " reason, words, readings, body, applied) VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s,"
-        " %(epoch)s, %(attempt)s, %(version)s, %(outcome)s, %(reason)s, %(words)s, %(readings)s, %(body)s, %(applied)s)",
+        " %(epoch)s, %(attempt)s, %(version)s, %(outcome)s, %(reason)s, %(words)s, %(readings)s, %(body)s,"
+        " %(applied)s)",
         {
             **identity_params(key),
             "epoch": stamp.epoch,

@@ -1,0 +1,1 @@
+"""Temporal activities: thin, one function per effect or read. Everything they do is in `actonce.effects`."""

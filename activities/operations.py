@@ -1,0 +1,158 @@
+"""The activities every guarded operation uses. Names are versioned; a changed meaning gets a new version.
+
+`actonce.issue.v1` runs once (the guard sets maximum_attempts=1) and heartbeats; all others are free to be retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.planner import Planner
+from actonce.contracts.errors import ContractError, LedgerError, StaleWrite
+from actonce.contracts.identity import OperationKey
+from actonce.contracts.messages import (
+    IssueResult,
+    OperationRef,
+    OperationRequest,
+    PlanRequest,
+    PlanResult,
+    ReconcileResult,
+    TaskReport,
+    Times,
+)
+from actonce.effects.decide import decide
+from actonce.effects.perform import perform
+from actonce.effects.reconcile import cancel_keys, reconcile, write_beacon
+from actonce.effects.system import System
+from actonce.ledger import tasks
+
+_HEARTBEATS_PER_TIMEOUT = 4
+
+
+def key_of(ref: OperationRef) -> OperationKey:
+    return OperationKey(ref.tenant, ref.destination, ref.action, ref.operation_id)
+
+
+@contextlib.asynccontextmanager
+async def heartbeating() -> AsyncIterator[None]:
+    """Heartbeat in the background for as long as the body runs."""
+    timeout = activity.info().heartbeat_timeout
+
+    async def beat() -> None:
+        while timeout is not None:
+            activity.heartbeat()
+            await asyncio.sleep(timeout.total_seconds() / _HEARTBEATS_PER_TIMEOUT)
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+
+
+class OperationActivities:
+    """The activities of one worker, bound to its composed system."""
+
+    def __init__(self, system: System, planner: Planner) -> None:
+        self.system = system
+        self.planner = planner
+
+    def all(self) -> list[Callable[..., Any]]:
+        """What to register with the worker."""
+        return [
+            self.plan,
+            self.issue,
+            self.reconcile,
+            self.beacon,
+            self.cancel_key,
+            self.hold,
+            self.decide,
+            self.report,
+        ]
+
+    @activity.defn(name="actonce.plan.v1")
+    async def plan(self, request: PlanRequest) -> PlanResult:
+        """Make the plan durable before its first step; the first plan of a task stands."""
+        task = request.task
+        known = await tasks.plan_of(self.system.ledger, task.task_id)
+        if known is None:
+            proposal = request.proposal if request.proposal is not None else await self.planner.propose(task)
+            known = await tasks.save_plan(self.system.ledger, task.task_id, proposal)
+        else:
+            await tasks.started(self.system.ledger, task.task_id)
+        return PlanResult(plan=known, times=self._times())
+
+    def _times(self) -> dict[str, Times]:
+        return {
+            d.contract.name: Times(
+                activity_timeout_s=d.contract.timing.activity_timeout_s,
+                heartbeat_timeout_s=d.contract.timing.heartbeat_timeout_s,
+                read_again_s=d.contract.timing.read_again_s,
+                attempts_max=d.contract.attempts_max,
+            )
+            for d in self.system.registry
+        }
+
+    @activity.defn(name="actonce.issue.v1")
+    async def issue(self, request: OperationRequest) -> IssueResult:
+        """Intent, permit, one send, record."""
+        async with heartbeating():
+            return await perform(self.system, request)
+
+    @activity.defn(name="actonce.reconcile.v1")
+    async def reconcile(self, ref: OperationRef) -> ReconcileResult:
+        """Read the destination by every route; one verdict."""
+        return await reconcile(self.system, key_of(ref))
+
+    @activity.defn(name="actonce.beacon.v1")
+    async def beacon(self, ref: OperationRef) -> str:
+        """Write a harmless object that every route able to see must show."""
+        return await write_beacon(self.system, key_of(ref))
+
+    @activity.defn(name="actonce.cancel_key.v1")
+    async def cancel_key(self, ref: OperationRef) -> dict[str, str]:
+        """Ask the destination to cancel the keys we sent."""
+        return await cancel_keys(self.system, key_of(ref))
+
+    @activity.defn(name="actonce.hold.v1")
+    async def hold(self, ref: OperationRef) -> ReconcileResult:
+        """Confirm that the hold and its page are on record (the verdict's own transaction wrote them)."""
+        return await reconcile(self.system, key_of(ref))
+
+    @activity.defn(name="actonce.decide.v1")
+    async def decide(self, ref: OperationRef) -> ReconcileResult:
+        """Read once more, consume the recorded decision if there is one, and say what holds now."""
+        key = key_of(ref)
+        try:
+            operation, result = await decide(self.system, key)
+        except StaleWrite as error:
+            raise ApplicationError(str(error), type="StaleWrite") from error  # retried
+        activity.logger.info("decision of %s: %s, now %s", operation.operation_id, result, operation.state)
+        return await reconcile(self.system, key)
+
+    @activity.defn(name="actonce.report.v1")
+    async def report(self, report: TaskReport) -> TaskReport:
+        """Store the task's outcome; the first stored one stands."""
+        try:
+            task = await tasks.report(self.system.ledger, report)
+        except LedgerError as error:
+            if type(error) is LedgerError:
+                raise ApplicationError(str(error), type="LedgerError", non_retryable=True) from error
+            raise
+        if task is None or task.outcome is None:
+            return report
+        return TaskReport.model_validate(task.outcome)
+
+
+def check_registered(names: set[str], system: System) -> None:
+    """Refuse to start when an activity has a side effect and no contract. Raises ContractError."""
+    known = {d.contract.name for d in system.registry}
+    missing = names - known
+    if missing:
+        raise ContractError(f"no contract for {sorted(missing)}; a side-effecting activity without one is refused")

@@ -1,0 +1,309 @@
+"""The workflow's side of the guarantee: one call per side effect.
+
+    ops = await Operations.begin(task)
+    refund = await ops.perform("refund", destination="payments", action="refund", payload={...})
+    await ops.complete("refunded", [refund])
+
+`perform` schedules an issue activity once (`maximum_attempts=1`); whatever is not known afterwards is reconciled, as
+often as it takes; an operation that stays ambiguous is held until evidence or a recorded decision ends the hold. The
+ledger is the authority: this code only asks it and waits, so a replayed, reset or restarted workflow does no harm.
+Deterministic: no clock, no random numbers, no I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Literal
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy, SearchAttributeKey
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from actonce.contracts.identity import derive_operation_id
+    from actonce.contracts.messages import (
+        IssueResult,
+        OperationRef,
+        OperationRequest,
+        OperationResult,
+        PlanRequest,
+        PlanResult,
+        ReconcileResult,
+        TaskInput,
+        TaskReport,
+        Times,
+    )
+
+NUDGE = "actonce.nudge"
+STATE = SearchAttributeKey.for_keyword("ActonceState")
+REASON = SearchAttributeKey.for_keyword("ActonceReason")
+
+# Errors that trying again cannot cure; the task fails with them and nothing was sent.
+FINAL_ERRORS = ["IntentConflict", "ContractError", "PayloadError", "KeyNotMappable", "ForeignLedger"]
+_LEDGER_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200),
+    backoff_coefficient=2,
+    maximum_interval=timedelta(seconds=5),
+    non_retryable_error_types=FINAL_ERRORS,
+)
+_READ_TIMEOUT = timedelta(seconds=60)
+_PAUSE_MAX_S = 30.0  # between two readings, and between two tries to send
+_HELD_LOOK_S = 600.0  # a nudge may be lost: a held operation looks at the ledger by itself this often
+
+
+class Operations:
+    """The guarded side effects of one workflow run. Create it with `begin`."""
+
+    def __init__(self, task: TaskInput, plan: PlanResult) -> None:
+        self.task = task
+        self.plan = plan.plan
+        self._times = plan.times
+        self._nudges = 0
+        self._open: dict[str, str] = {}  # operation_id -> what people see of it
+        self._held_for: dict[str, str] = {}  # operation_id -> reason
+        self._shown: tuple[str, str] = ("", "")
+
+    @classmethod
+    async def begin(cls, task: TaskInput, proposal: dict[str, Any] | None = None) -> Operations:
+        """Make the plan durable (or find the one made before) and start accounting."""
+        plan = await workflow.execute_activity(
+            "actonce.plan.v1",
+            PlanRequest(task=task, proposal=proposal),
+            result_type=PlanResult,
+            start_to_close_timeout=timedelta(seconds=120),
+            retry_policy=_LEDGER_RETRY,
+            summary="make the plan durable",
+        )
+        ops = cls(task, plan)
+        workflow.set_signal_handler(NUDGE, ops._nudged)
+        ops._show()
+        return ops
+
+    def _nudged(self) -> None:
+        self._nudges += 1
+
+    async def perform(
+        self,
+        step: str,
+        *,
+        destination: str,
+        action: str,
+        payload: dict[str, Any],
+        iteration: int = 0,
+        natural_key: str | None = None,
+        reverses: str | None = None,
+    ) -> OperationResult:
+        """Do one side effect once and return its final state with its evidence: committed, refused or closed.
+
+        Raises ApplicationError (IntentConflict, ContractError, PayloadError, ...) when nothing was and nothing will be
+        sent. Blocks while the operation is held. Cancelling the workflow does not abandon an operation that may have
+        been sent: it is settled first.
+        """
+        request = OperationRequest(
+            tenant=self.task.tenant,
+            task_id=self.task.task_id,
+            step=step,
+            iteration=iteration,
+            destination=destination,
+            action=action,
+            payload=payload,
+            natural_key=natural_key,
+            reverses=reverses,
+        )
+        settle = asyncio.ensure_future(self._settle(request))
+        try:
+            return await asyncio.shield(settle)
+        except asyncio.CancelledError:
+            await settle
+            raise
+
+    async def _settle(self, request: OperationRequest) -> OperationResult:
+        operation_id = derive_operation_id(request.tenant, request.task_id, request.step, request.iteration)
+        ref = OperationRef(
+            tenant=request.tenant, destination=request.destination, action=request.action, operation_id=operation_id
+        )
+        self._note(operation_id, f"{request.step}: issuing")
+        try:
+            issued = 0
+            while True:
+                result = await self._issue(request, issued)
+                issued += 1
+                if result is not None and result.status in ("committed", "refused", "closed"):
+                    return _final(result, operation_id)
+                if result is None or result.status != "ready":
+                    settled = await self._reconcile(request, ref)
+                    if settled is not None:
+                        return settled
+                else:
+                    await self._pause(result, issued)
+        finally:
+            self._open.pop(operation_id, None)
+            self._show()
+
+    async def _issue(self, request: OperationRequest, issued: int) -> IssueResult | None:
+        """One issue activity; None when its end is not known here."""
+        times = self._times_of(request.destination)
+        try:
+            issued_result: IssueResult = await workflow.execute_activity(
+                "actonce.issue.v1",
+                request,
+                result_type=IssueResult,
+                start_to_close_timeout=timedelta(seconds=times.activity_timeout_s),
+                heartbeat_timeout=timedelta(seconds=times.heartbeat_timeout_s),
+                retry_policy=RetryPolicy(maximum_attempts=1),
+                summary=f"issue {request.step}: {request.action} at {request.destination}, try {issued + 1}",
+            )
+            return issued_result
+        except ActivityError as error:
+            cause = error.cause
+            if isinstance(cause, ApplicationError) and cause.type in FINAL_ERRORS:
+                raise ApplicationError(str(cause), type=cause.type, non_retryable=True) from error
+            return None
+
+    async def _reconcile(self, request: OperationRequest, ref: OperationRef) -> OperationResult | None:
+        """Read until the outcome is established. Returns a final result, or None when it may be issued (again)."""
+        reads = 0
+        while True:
+            read: ReconcileResult = await self._step("actonce.reconcile.v1", ref, f"reconcile {request.step}")
+            self._note(
+                ref.operation_id, f"{request.step}: {read.verdict} {read.reason or ''} {read.words}", read.reason
+            )
+            if read.next == "done":
+                return _final(read, ref.operation_id)
+            if read.next == "issue":
+                return None
+            if read.next == "hold":
+                return await self._held(request, ref, read)
+            if read.next in ("beacon", "cancel_key"):
+                await self._journaled(request, ref, read)
+            # waits grow with the number of readings, so that a long wait has a short history
+            await self._wait(max(read.wait_s, min(_PAUSE_MAX_S, read.wait_s * 1.3 ** max(0, reads - 5))))
+            reads += 1
+
+    async def _journaled(self, request: OperationRequest, ref: OperationRef, read: ReconcileResult) -> None:
+        """A beacon or a key cancel: harmless, journaled, and no end of the story when it fails."""
+        name = {"beacon": "actonce.beacon.v1", "cancel_key": "actonce.cancel_key.v1"}[read.next]
+        try:
+            await workflow.execute_activity(
+                name,
+                ref,
+                start_to_close_timeout=_READ_TIMEOUT,
+                retry_policy=RetryPolicy(maximum_attempts=2),
+                summary=f"{read.next} for {request.step}",
+            )
+        except ActivityError as error:
+            workflow.logger.warning("%s of %s failed: %s", read.next, ref.operation_id, error.cause)
+            await self._wait(self._times_of(request.destination).read_again_s)
+
+    async def _held(
+        self, request: OperationRequest, ref: OperationRef, read: ReconcileResult
+    ) -> OperationResult | None:
+        """A person is paged (by the hold's own transaction). Wait for evidence or a recorded decision."""
+        self._held_for[ref.operation_id] = read.reason or ""
+        self._note(ref.operation_id, f"{request.step}: HELD {read.reason}: {read.words}")
+        nudges = self._nudges
+        seen = await self._step("actonce.hold.v1", ref, f"hold {request.step}: {read.reason}")
+        while seen.next == "hold":
+            await self._nudge_after(nudges)
+            nudges = self._nudges  # before the look, so that a nudge during it is not lost
+            seen = await self._step("actonce.decide.v1", ref, f"decide {request.step}")
+        del self._held_for[ref.operation_id]
+        self._note(ref.operation_id, f"{request.step}: {seen.words}")
+        return _final(seen, ref.operation_id) if seen.next == "done" else None
+
+    async def _nudge_after(self, nudges: int) -> None:
+        """Wait for the next nudge; look at the ledger now and then without one."""
+        try:
+            await workflow.wait_condition(lambda: self._nudges > nudges, timeout=timedelta(seconds=_HELD_LOOK_S))
+        except TimeoutError:
+            workflow.logger.info("no nudge for %s s; looking at the ledger", _HELD_LOOK_S)
+
+    async def _step(self, name: str, ref: OperationRef, summary: str) -> ReconcileResult:
+        seen: ReconcileResult = await workflow.execute_activity(
+            name,
+            ref,
+            result_type=ReconcileResult,
+            start_to_close_timeout=_READ_TIMEOUT,
+            retry_policy=_LEDGER_RETRY,
+            summary=summary,
+        )
+        return seen
+
+    async def _pause(self, result: IssueResult, issued: int) -> None:
+        """Before the next permit, after a provable not-sent or not-accepted."""
+        pause_s = result.retry_in_s if result.retry_in_s is not None else min(_PAUSE_MAX_S, 0.5 * 2 ** (issued - 1))
+        await self._wait(pause_s)
+
+    async def _wait(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.05, seconds))
+
+    def _times_of(self, destination: str) -> Times:
+        try:
+            return self._times[destination]
+        except KeyError:
+            raise ApplicationError(
+                f"no contract is registered for destination {destination!r} (known: {sorted(self._times)}); "
+                "register it in worker.py",
+                type="ContractError",
+                non_retryable=True,
+            ) from None
+
+    async def complete(self, summary: str, operations: list[OperationResult]) -> TaskReport:
+        """Report completion with evidence. Refused by the ledger while an operation has none."""
+        return await self._report("complete", summary, operations)
+
+    async def fail(self, summary: str, operations: list[OperationResult]) -> TaskReport:
+        """Report a definite failure: every operation is final, and the task did not reach its goal."""
+        return await self._report("failed", summary, operations)
+
+    async def cancelled(self, summary: str, operations: list[OperationResult]) -> TaskReport:
+        """Report a cancellation, after everything that may have been sent is settled."""
+        return await self._report("cancelled", summary, operations)
+
+    async def _report(
+        self, state: Literal["complete", "failed", "cancelled"], summary: str, operations: list[OperationResult]
+    ) -> TaskReport:
+        report = TaskReport(task_id=self.task.task_id, state=state, summary=summary, operations=operations)
+        stored: TaskReport = await workflow.execute_activity(
+            "actonce.report.v1",
+            report,
+            result_type=TaskReport,
+            start_to_close_timeout=timedelta(seconds=30),
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(milliseconds=200),
+                maximum_interval=timedelta(seconds=5),
+                non_retryable_error_types=[*FINAL_ERRORS, "LedgerError"],
+            ),
+            summary=f"report {state}",
+        )
+        self._show(state)
+        return stored
+
+    def _note(self, operation_id: str, words: str) -> None:
+        self._open[operation_id] = words
+        workflow.set_current_details("\n".join(f"- `{name}` {text}" for name, text in self._open.items()))
+        self._show()
+
+    def _show(self, ended: str | None = None) -> None:
+        """Keep the search attributes true; an upsert only when something changed."""
+        state = ended or ("held" if self._held_for else "running")
+        reason = "" if ended else next(iter(self._held_for.values()), "")
+        if (state, reason) != self._shown:
+            self._shown = (state, reason)
+            workflow.upsert_search_attributes([STATE.value_set(state), REASON.value_set(reason)])
+
+
+def _final(result: IssueResult | ReconcileResult, operation_id: str) -> OperationResult:
+    state = result.status if isinstance(result, IssueResult) else result.state
+    how = result.how if isinstance(result, IssueResult) else result.words
+    return OperationResult.model_validate(
+        {
+            "operation_id": operation_id,
+            "state": state,
+            "object_id": result.object_id,
+            "completion": result.completion,
+            "how": how,
+            "attempts": result.attempt,
+        }
+    )

@@ -1,0 +1,164 @@
+"""The composition root: the only file that wires everything.
+
+    python worker.py run      a Temporal worker: workflows and activities
+    python worker.py watch    the ledger watcher, the pager and the prober; needs no Temporal to do its duty
+
+Run it from the repository root. Each prints one JSON line `{"event": "ready", ...}` once it works, and stops on
+SIGTERM or SIGINT: activities get ACTONCE_SHUTDOWN_GRACE_S seconds; what is then still in flight stays *unknown* in
+the ledger and is reconciled by the next worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.worker import Worker
+
+import activities
+import workflows
+from activities.operations import OperationActivities
+from activities.planner import ScriptedPlanner
+from actonce.contracts.errors import LedgerUnavailable
+from actonce.destinations.base import Registry
+from actonce.destinations.sandbox import load_sandbox
+from actonce.effects.system import System, register_contracts, this_process
+from actonce.effects.watcher import WatchSettings, watch_once
+from actonce.ledger.migrate import migrate
+from actonce.ledger.store import Ledger
+from actonce.settings import WorkerSettings
+
+log = structlog.get_logger("worker")
+_CONNECT_AGAIN_S = 0.5
+
+
+def registry_of(settings: WorkerSettings) -> Registry:
+    """The destinations of this deployment. Add yours here."""
+    return Registry(load_sandbox(settings.world) if settings.world else [])
+
+
+@asynccontextmanager
+async def composed(settings: WorkerSettings) -> AsyncIterator[System]:
+    """Ledger (migrated, and the expected one), contracts, owner."""
+    if settings.ledger_id is None:
+        await asyncio.to_thread(migrate, settings.ledger_dsn, deployment=settings.deployment)
+    ledger = Ledger(settings.ledger_dsn, ledger_id=settings.ledger_id, pool_max=settings.ledger_pool_max)
+    async with ledger:
+        await ledger.identity()
+        system = System(ledger, registry_of(settings), this_process())
+        await register_contracts(ledger, system.registry)
+        yield system
+
+
+async def connect(stopping: asyncio.Event) -> Client:
+    """Connect to Temporal, however long it takes to come up; gives up when told to stop."""
+    config = ClientConfig.load_client_connect_config()
+    config.setdefault("target_host", "127.0.0.1:7233")
+    while True:
+        try:
+            return await Client.connect(**config, data_converter=pydantic_data_converter)
+        except RuntimeError as error:
+            if stopping.is_set():
+                raise
+            log.warning("Temporal does not answer", target=config.get("target_host"), error=str(error)[:300])
+            await asyncio.sleep(_CONNECT_AGAIN_S)
+
+
+async def run(settings: WorkerSettings) -> None:
+    """A Temporal worker until told to stop."""
+    stopping = stop_event()
+    async with composed(settings) as system:
+        client = await connect(stopping)
+        worker = Worker(
+            client,
+            task_queue=settings.task_queue,
+            workflows=workflows.ALL,
+            activities=OperationActivities(system, ScriptedPlanner()).all(),
+            max_concurrent_activities=settings.activities_max,
+            graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace_s),
+            sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout_s),
+        )
+        async with worker:
+            ready("worker", task_queue=settings.task_queue)
+            await stopping.wait()
+        await system.drain(grace_s=0.0)
+
+
+async def watch(settings: WorkerSettings) -> None:
+    """Watcher, pager and prober until told to stop, each in its own loop: one that fails stops no other."""
+    stopping = stop_event()
+    async with composed(settings) as system:
+        limits = WatchSettings(
+            idle_s=settings.watch_idle_s,
+            held_again_s=settings.watch_held_again_s,
+            orphaned_after_s=settings.watch_orphaned_after_s,
+        )
+        loops = [forever("watcher", settings.watch_every_s, lambda: watch_once(system, limits), stopping)]
+        ready("watch")
+        await asyncio.gather(*loops)
+        await system.drain(grace_s=0.0)
+
+
+async def forever(name: str, every_s: float, act: Callable[[], Awaitable[object]], stopping: asyncio.Event) -> None:
+    """Call `act` again and again; an error is logged and the next turn tries again."""
+    while not stopping.is_set():
+        try:
+            await act()
+        except LedgerUnavailable as error:
+            log.warning("the ledger is away", loop=name, error=str(error))
+        except Exception:
+            log.exception("a turn failed", loop=name)
+        try:
+            await asyncio.wait_for(stopping.wait(), every_s)
+        except TimeoutError:
+            continue
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+def ready(role: str, **facts: object) -> None:
+    """Tell whoever started us, in one line, that we work."""
+    print(json.dumps({"event": "ready", "role": role, "pid": os.getpid(), **facts}), flush=True)
+
+
+def check_ours() -> None:
+    """`workflows` and `activities` must be this checkout's: the names are common."""
+    here = Path(__file__).resolve().parent
+    for module in (workflows, activities):
+        found = Path(str(module.__file__)).resolve()
+        if found.parent.parent != here:
+            raise SystemExit(
+                f"{module.__name__} comes from {found}, not from {here}; start worker.py in its own folder"
+            )
+
+
+def main(arguments: list[str]) -> None:
+    """Entry point; also called by programs that change one part before they start it."""
+    check_ours()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    programs = {"run": run, "watch": watch}
+    if len(arguments) != 1 or arguments[0] not in programs:
+        raise SystemExit(f"usage: worker.py {{{'|'.join(programs)}}}")
+    asyncio.run(programs[arguments[0]](WorkerSettings()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
