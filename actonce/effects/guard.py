@@ -166,9 +166,7 @@ class Operations:
         reads = 0
         while True:
             read: ReconcileResult = await self._step("actonce.reconcile.v1", ref, f"reconcile {request.step}")
-            self._note(
-                ref.operation_id, f"{request.step}: {read.verdict} {read.reason or ''} {read.words}", read.reason
-            )
+            self._note(ref.operation_id, f"{request.step}: {read.verdict} {read.reason or ''} {read.words}")
             if read.next == "done":
                 return _final(read, ref.operation_id)
             if read.next == "issue":

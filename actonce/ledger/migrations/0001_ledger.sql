@@ -1,9 +1,10 @@
 -- The ledger: what was asked, what was permitted, what came back, what was read, who decided.
--- Nothing is ever deleted here, and no key is used twice.
+-- Nothing is ever deleted here, and no key is used twice. Every statement may run again: a process that dies between
+-- a migration and the mark that it ran leaves nothing to repair.
 
 CREATE SCHEMA IF NOT EXISTS actonce;
 
-CREATE TABLE actonce.identity (
+CREATE TABLE IF NOT EXISTS actonce.identity (
     only_row      boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     ledger_id     uuid NOT NULL,
     deployment    text NOT NULL,
@@ -12,7 +13,7 @@ CREATE TABLE actonce.identity (
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
-CREATE TABLE actonce.task (
+CREATE TABLE IF NOT EXISTS actonce.task (
     task_id        text PRIMARY KEY,
     tenant         text NOT NULL,
     task_type      text NOT NULL,
@@ -30,16 +31,16 @@ CREATE TABLE actonce.task (
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     UNIQUE (tenant, task_type, task_key)
 );
-CREATE INDEX task_state ON actonce.task (state, since);
+CREATE INDEX IF NOT EXISTS task_state ON actonce.task (state, since);
 
-CREATE TABLE actonce.plan (
+CREATE TABLE IF NOT EXISTS actonce.plan (
     task_id    text PRIMARY KEY,
     digest     text NOT NULL,
     body       jsonb NOT NULL,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
-CREATE TABLE actonce.contract (
+CREATE TABLE IF NOT EXISTS actonce.contract (
     name       text NOT NULL,
     digest     text NOT NULL,
     version    integer NOT NULL,
@@ -48,7 +49,7 @@ CREATE TABLE actonce.contract (
     PRIMARY KEY (name, digest)
 );
 
-CREATE TABLE actonce.operation (
+CREATE TABLE IF NOT EXISTS actonce.operation (
     tenant           text NOT NULL,
     destination      text NOT NULL,
     action           text NOT NULL,
@@ -90,15 +91,15 @@ CREATE TABLE actonce.operation (
     updated_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (tenant, destination, action, operation_id)
 );
-CREATE INDEX operation_open ON actonce.operation (state, updated_at)
+CREATE INDEX IF NOT EXISTS operation_open ON actonce.operation (state, updated_at)
     WHERE state NOT IN ('committed', 'refused', 'closed');
-CREATE INDEX operation_recount ON actonce.operation (recount_at) WHERE recount_at IS NOT NULL AND recounted_at IS NULL;
-CREATE INDEX operation_task ON actonce.operation (task_id);
-CREATE INDEX operation_by_id ON actonce.operation (operation_id);
-CREATE UNIQUE INDEX operation_natural_key ON actonce.operation (tenant, destination, action, natural_key)
+CREATE INDEX IF NOT EXISTS operation_recount ON actonce.operation (recount_at) WHERE recount_at IS NOT NULL AND recounted_at IS NULL;
+CREATE INDEX IF NOT EXISTS operation_task ON actonce.operation (task_id);
+CREATE INDEX IF NOT EXISTS operation_by_id ON actonce.operation (operation_id);
+CREATE UNIQUE INDEX IF NOT EXISTS operation_natural_key ON actonce.operation (tenant, destination, action, natural_key)
     WHERE natural_key IS NOT NULL AND state NOT IN ('refused', 'closed');
 
-CREATE TABLE actonce.attempt (
+CREATE TABLE IF NOT EXISTS actonce.attempt (
     tenant       text NOT NULL,
     destination  text NOT NULL,
     action       text NOT NULL,
@@ -117,7 +118,7 @@ CREATE TABLE actonce.attempt (
     PRIMARY KEY (tenant, destination, action, operation_id, epoch, attempt)
 );
 
-CREATE TABLE actonce.acknowledgement (
+CREATE TABLE IF NOT EXISTS actonce.acknowledgement (
     ack_id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant       text NOT NULL,
     destination  text NOT NULL,
@@ -131,9 +132,9 @@ CREATE TABLE actonce.acknowledgement (
     contradicts  boolean NOT NULL,
     at           timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-CREATE INDEX acknowledgement_operation ON actonce.acknowledgement (operation_id);
+CREATE INDEX IF NOT EXISTS acknowledgement_operation ON actonce.acknowledgement (operation_id);
 
-CREATE TABLE actonce.verdict (
+CREATE TABLE IF NOT EXISTS actonce.verdict (
     verdict_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant       text NOT NULL,
     destination  text NOT NULL,
@@ -150,9 +151,9 @@ CREATE TABLE actonce.verdict (
     applied      boolean NOT NULL,             -- false: its compare-and-set was lost
     at           timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-CREATE INDEX verdict_operation ON actonce.verdict (operation_id);
+CREATE INDEX IF NOT EXISTS verdict_operation ON actonce.verdict (operation_id);
 
-CREATE TABLE actonce.hold (
+CREATE TABLE IF NOT EXISTS actonce.hold (
     hold_id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant       text NOT NULL,
     destination  text NOT NULL,
@@ -165,9 +166,9 @@ CREATE TABLE actonce.hold (
     closed_at    timestamptz,
     closed_by    text                          -- evidence, or decision:<id>
 );
-CREATE UNIQUE INDEX hold_open ON actonce.hold (tenant, destination, action, operation_id) WHERE closed_at IS NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS hold_open ON actonce.hold (tenant, destination, action, operation_id) WHERE closed_at IS NULL;
 
-CREATE TABLE actonce.decision (
+CREATE TABLE IF NOT EXISTS actonce.decision (
     decision_id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant           text NOT NULL,
     destination      text NOT NULL,
@@ -186,10 +187,10 @@ CREATE TABLE actonce.decision (
     consumed_at      timestamptz,
     result           text                      -- applied, superseded_by_evidence, stale, expired
 );
-CREATE UNIQUE INDEX decision_once ON actonce.decision
+CREATE UNIQUE INDEX IF NOT EXISTS decision_once ON actonce.decision
     (tenant, destination, action, operation_id, expected_epoch, expected_version) WHERE result IS NULL OR result = 'applied';
 
-CREATE TABLE actonce.page (
+CREATE TABLE IF NOT EXISTS actonce.page (
     page_id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     incident        text NOT NULL,             -- one per thing that is wrong, not per sweep
     reason          text NOT NULL,
@@ -207,9 +208,9 @@ CREATE TABLE actonce.page (
     acknowledged_by text,
     closed_at       timestamptz
 );
-CREATE UNIQUE INDEX page_open ON actonce.page (incident) WHERE closed_at IS NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS page_open ON actonce.page (incident) WHERE closed_at IS NULL;
 
-CREATE TABLE actonce.beacon (
+CREATE TABLE IF NOT EXISTS actonce.beacon (
     beacon_id    text PRIMARY KEY,
     destination  text NOT NULL,
     account      text NOT NULL,
@@ -217,9 +218,9 @@ CREATE TABLE actonce.beacon (
     wanted_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     committed_at timestamptz                   -- by the destination's clock
 );
-CREATE INDEX beacon_operation ON actonce.beacon (operation_id);
+CREATE INDEX IF NOT EXISTS beacon_operation ON actonce.beacon (operation_id);
 
-CREATE TABLE actonce.key_cancel (
+CREATE TABLE IF NOT EXISTS actonce.key_cancel (
     tenant       text NOT NULL,
     destination  text NOT NULL,
     action       text NOT NULL,
@@ -231,7 +232,7 @@ CREATE TABLE actonce.key_cancel (
     PRIMARY KEY (tenant, destination, action, operation_id, wire_key)
 );
 
-CREATE TABLE actonce.dependency (
+CREATE TABLE IF NOT EXISTS actonce.dependency (
     name       text PRIMARY KEY,
     kind       text NOT NULL,
     state      text NOT NULL,                  -- up, degraded, down
@@ -243,7 +244,7 @@ CREATE TABLE actonce.dependency (
 );
 
 -- Required events, written in the transaction of the state they describe and shipped from here.
-CREATE TABLE actonce.audit (
+CREATE TABLE IF NOT EXISTS actonce.audit (
     audit_id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     kind         text NOT NULL,
@@ -253,7 +254,7 @@ CREATE TABLE actonce.audit (
     body         jsonb NOT NULL
 );
 
-CREATE FUNCTION actonce.nothing_is_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION actonce.nothing_is_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'actonce: rows of %.% are never deleted', TG_TABLE_SCHEMA, TG_TABLE_NAME;
 END $$;
@@ -262,7 +263,7 @@ DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['task', 'plan', 'operation', 'attempt', 'acknowledgement', 'verdict', 'hold',
                                 'decision', 'page', 'beacon', 'key_cancel', 'audit', 'identity', 'contract'] LOOP
-        EXECUTE format('CREATE TRIGGER nothing_is_deleted BEFORE DELETE OR TRUNCATE ON actonce.%I '
+        EXECUTE format('CREATE OR REPLACE TRIGGER nothing_is_deleted BEFORE DELETE OR TRUNCATE ON actonce.%I '
                        'FOR EACH STATEMENT EXECUTE FUNCTION actonce.nothing_is_deleted()', name);
     END LOOP;
 END $$;
