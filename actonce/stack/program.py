@@ -6,9 +6,10 @@ A project names them in its pyproject.toml; without that table the stack runs `w
     entry = ["-m", "actonce.entry"]
     worker = { command = ["worker.py", "run"], count = 2 }
 
-Commands are arguments to our Python. They start in the order of the table, each after the one before is ready. A
-program is ready when it prints one JSON line with `"event": "ready"` on standard output; what else that line says is
-kept (`Program.ready_event`).
+Commands are arguments to our Python; `{folder}` in them is the stack's folder. They start in the order of the table,
+each after the one before is ready. A program is ready when it prints one JSON line with `"event": "ready"` on standard
+output. That line may tell the later programs where it is: `"url"` (of `entry`), `"world"` (path of the sandbox's
+addresses), or any `"settings": {"ACTONCE_…": "…"}`.
 """
 
 from __future__ import annotations
@@ -86,13 +87,21 @@ class Program(Part):
         self._environment = environment
 
     def command(self) -> list[str]:
-        return [sys.executable, *self._arguments]
+        return [sys.executable, *(word.replace("{folder}", str(self.folder)) for word in self._arguments)]
 
     def cwd(self) -> Path:
         return self._project
 
     def env(self) -> dict[str, str]:
         return self._environment() | {"PYTHONUNBUFFERED": "1"}
+
+    def told(self) -> dict[str, str]:
+        """The settings that its ready line gives to the programs after it."""
+        found = {str(k): str(v) for k, v in self.ready_event.get("settings", {}).items()}
+        for key, setting in {"url": f"ACTONCE_{self.name.upper()}_URL", "world": "ACTONCE_WORLD"}.items():
+            if key in self.ready_event:
+                found[setting] = str(self.ready_event[key])
+        return found
 
     async def check_ready(self) -> None:
         for line in self.log_since_start().splitlines():

@@ -72,6 +72,7 @@ class Stack:
         self._settings = settings or StackSettings()
         self._programs = programs
         self._parts: dict[str, Part] = {}
+        self._told: dict[str, str] = {}
         _make_private(self.folder)
         self._lock = FolderLock(self.folder)
         self._state: StateFile | None = None
@@ -188,8 +189,7 @@ class Stack:
                 self._say(f"starting {name} …")
                 self._parts[name] = part
                 await part.start()
-                if "url" in part.ready_event and name == "entry":
-                    self.state.part("entry").values["url"] = str(part.ready_event["url"])
+                self._told |= {k: v for k, v in part.told().items() if k not in os.environ}
 
     # What is where.
 
@@ -275,7 +275,6 @@ class Stack:
             "ACTONCE_RUN_ID": self.run_id,
             "ACTONCE_TASK_QUEUE": self.task_queue,
             "ACTONCE_ENTRY_URL": self.entry_url,
-            "ACTONCE_WORLD": str(self.folder / "world.json"),
             "ACTONCE_STACK_FOLDER": str(self.folder),
         }
         if "postgres" in self._wanted:
@@ -290,7 +289,7 @@ class Stack:
                 found["TEMPORAL_CONFIG_FILE"] = os.devnull
             if self.temporal_ui_url:
                 found["ACTONCE_TEMPORAL_UI_URL"] = self.temporal_ui_url
-        return found | self._extra_env
+        return found | self._told | self._extra_env
 
     def env(self) -> dict[str, str]:
         """The whole environment of a program that belongs to this stack."""
