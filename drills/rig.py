@@ -30,6 +30,7 @@ from actonce.testing.processes import Process
 from actonce.testing.sink import Sink
 from actonce.testing.tap import Exchange, Tap
 from drills.export import LedgerReader
+from drills.tail import JournalTail
 from drills.world.client import World
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +51,7 @@ class Run:
     stack: Stack
     temporal: Client
     world: World
+    tail: JournalTail
     writer: EvidenceWriter
     sink: Sink
     zygote: Zygote

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -15,9 +15,13 @@ class NeverHappened(TimeoutError):
     """The event did not happen within its bound. In a drill: the fault is not proven, the result is invalid."""
 
 
+@overload
 async def eventually(
-    check: Callable[[], Awaitable[T | None] | T | None], *, within_s: float, what: str, every_s: float = 0.02
-) -> T:
+    check: Callable[[], Awaitable[T | None]], *, within_s: float, what: str, every_s: float = ...
+) -> T: ...
+@overload
+async def eventually(check: Callable[[], T | None], *, within_s: float, what: str, every_s: float = ...) -> T: ...
+async def eventually(check: Callable[[], Any], *, within_s: float, what: str, every_s: float = 0.02) -> Any:
     """Return the first true value of `check`. Raises NeverHappened naming `what` after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while True:

