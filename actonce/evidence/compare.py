@@ -1,8 +1,8 @@
 """Rates per arm, with N and an interval: what each protection is worth.
 
 Contract: counts only operations that the fault struck; the guarded arm is counted on the cells that the comparison arms
-ran (on all, where none is the same), so that all arms answer for the same faults. Wilson score interval at 95 %, which stays
-inside 0 to 1 and does not collapse to a point at 0 or n of n.
+ran (on all, where none is the same), so that all arms answer for the same faults. Wilson score interval at 95 %,
+which stays inside 0 to 1 and does not collapse to a point at 0 or n of n.
 """
 
 from __future__ import annotations
