@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+import psycopg
 from psycopg.types.json import Jsonb
 
 from actonce.contracts.errors import LedgerError, TaskConflict
@@ -18,6 +19,13 @@ from actonce.ledger.store import Connection, Ledger, Operation, audit, many, one
 TaskState = Literal[
     "queued", "running", "waiting_for_approval", "held", "quarantined", "failed", "cancelled", "complete"
 ]
+
+
+RECORDING_WAIT_S = 1.0  # how long a second request waits for the first one's transaction before it says so
+
+
+class StillRecording(LedgerError):
+    """The very first request with this key is still being recorded. Nobody knows yet whether it will be: ask again."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +59,24 @@ def task_id_of(tenant: str, task_type: str, task_key: str) -> str:
 
 
 async def accept(
-    ledger: Ledger, tenant: str, task_type: str, task_key: str, payload: dict[str, Any]
+    ledger: Ledger,
+    tenant: str,
+    task_type: str,
+    task_key: str,
+    payload: dict[str, Any],
+    *,
+    recording_wait_s: float = RECORDING_WAIT_S,
 ) -> tuple[Task, bool]:
     """Record a task, or find the same one. Returns (task, created).
 
-    Raises TaskConflict for the same key with another payload, PayloadError for a payload without a digest.
+    Raises TaskConflict for the same key with another payload, PayloadError for a payload without a digest, and
+    StillRecording while another transaction has inserted this key and has neither committed nor rolled back.
     """
     task_id = task_id_of(tenant, task_type, task_key)
     digest = payload_digest(tool=task_type, destination="task", action="start", account=tenant, fields=payload)
     async with ledger.transaction() as connection:
-        created = await one(
-            connection,
-            "INSERT INTO actonce.task (task_id, tenant, task_type, task_key, workflow_id, payload, payload_digest)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING *",
-            (task_id, tenant, task_type, task_key, task_id, Jsonb(payload), digest),
+        created = await _insert(
+            connection, (task_id, tenant, task_type, task_key, task_id, Jsonb(payload), digest), recording_wait_s
         )
         if created is not None:
             await audit(connection, "task.accepted", None, {"digest": digest}, task_id=task_id)
@@ -78,6 +90,22 @@ async def accept(
             "a new business request needs a new key"
         )
     return task, False
+
+
+async def _insert(connection: Connection, values: tuple[Any, ...], wait_s: float) -> dict[str, Any] | None:
+    # A conflicting insert waits until the other transaction ends, whichever way; PostgreSQL would wait for ever.
+    await connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{max(1, int(wait_s * 1000))}ms",))
+    try:
+        return await one(
+            connection,
+            "INSERT INTO actonce.task (task_id, tenant, task_type, task_key, workflow_id, payload, payload_digest)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING *",
+            values,
+        )
+    except psycopg.errors.LockNotAvailable as error:
+        raise StillRecording(
+            f"the first request for task {values[0]} is still being recorded; send the same request again"
+        ) from error
 
 
 async def get(ledger: Ledger, task_id: str) -> Task | None:

@@ -1,0 +1,63 @@
+"""Composition of the entry service: state of the process, routes, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+from starlette.requests import Request
+
+import actonce
+from actonce.entry import problems, routes_operations, routes_tasks
+from actonce.entry.door import BodyLimit
+from actonce.entry.settings import EntrySettings
+from actonce.entry.starter import Connect, Starter, connect_by_environment
+from actonce.entry.state import Entry, entry_of
+from actonce.entry.views import Dependencies, Health
+from actonce.ledger.store import Ledger
+
+DESCRIPTION = """Starts tasks once and tells the truth about them.
+
+**Start**: `POST /v1/tasks/{task_type}` with the business identity as `Idempotency-Key`. The same key and payload
+are the same task for ever; its stored outcome is replayed.
+**Decide**: a held operation is resolved by a recorded decision.
+Every refusal is `application/problem+json` and says what to do."""
+
+
+def create_app(
+    settings: EntrySettings, *, connect: Connect = connect_by_environment, namespace: str = "default"
+) -> FastAPI:
+    """Build the application. `connect` makes the Temporal client; nothing is contacted before the app starts."""
+
+    @contextlib.asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        async with Ledger(settings.ledger_dsn, ledger_id=settings.ledger_id) as ledger:
+            starter = Starter(ledger, settings, connect)
+            app.state.entry = Entry(settings, ledger, starter, namespace)
+            loop = asyncio.create_task(starter.run(), name="start accepted tasks")
+            try:
+                yield
+            finally:
+                loop.cancel()
+                await asyncio.gather(loop, return_exceptions=True)
+
+    app = FastAPI(
+        title="actonce entry", version=actonce.__version__, description=DESCRIPTION, lifespan=life, redoc_url=None
+    )
+    problems.install(app)
+    app.add_middleware(BodyLimit, bytes_max=settings.body_bytes_max)
+
+    @app.get("/health", summary="Is this process there", tags=["service"])
+    async def health() -> Health:
+        return Health(status="ok", version=actonce.__version__, run_id=settings.run_id, pid=os.getpid())
+
+    @app.get("/dependencies", summary="What everything needs, as last really reached", tags=["service"])
+    async def dependencies(request: Request) -> Dependencies:
+        return await entry_of(request).dependencies()
+
+    app.include_router(routes_tasks.router)
+    app.include_router(routes_operations.router)
+    return app

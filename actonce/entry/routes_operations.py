@@ -1,0 +1,140 @@
+"""Routes about operations and pages: show every record, decide, list pages, acknowledge."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from actonce.contracts.errors import LedgerUnavailable
+from actonce.entry.problems import documented, problem
+from actonce.entry.state import Entry, entry_of
+from actonce.entry.views import (
+    AcknowledgeBody,
+    DecisionBody,
+    DecisionView,
+    OperationRecordsView,
+    PageView,
+    record_view,
+)
+from actonce.entry.words import cli
+from actonce.ledger import decisions, records, tasks, watch
+from actonce.ledger.store import Operation
+
+router = APIRouter(prefix="/v1", tags=["operations"])
+Shared = Annotated[Entry, Depends(entry_of)]
+
+
+@router.get(
+    "/operations/{operation_id}",
+    summary="Everything the ledger knows of an operation",
+    response_model=OperationRecordsView,
+    responses=documented(404, 503),
+)
+async def show(
+    operation_id: str,
+    entry: Shared,
+    tenant: str | None = None,
+    destination: str | None = None,
+    action: str | None = None,
+) -> OperationRecordsView:
+    """Intent, attempts, acknowledgements, every route's readings, holds, decisions, and what may be decided now."""
+    found = await records.operation_records(
+        entry.ledger, operation_id, tenant=tenant, destination=destination, action=action
+    )
+    if not found:
+        raise _no_operation(operation_id)
+    return OperationRecordsView(operation_id=operation_id, records=[record_view(r) for r in found])
+
+
+@router.post(
+    "/operations/{operation_id}/decisions",
+    summary="Record an operator's decision about a held operation",
+    status_code=201,
+    response_model=DecisionView,
+    responses=documented(404, 409, 422, 503),
+)
+async def decide(operation_id: str, body: DecisionBody, entry: Shared) -> DecisionView:
+    """The decision is in the ledger when this answers; it is consumed after one more reading of the destination.
+
+    Refused (409, `code`): `not_held`, `stale` (epoch or version changed: read it again), `too_early` (see
+    `may_commit_until`), `object_id_missing`, `decided`.
+    """
+    operation = await _the_one(entry, operation_id, body)
+    decision = await decisions.record(entry.ledger, operation.key, body)
+    told = await _nudge(entry, operation.task_id)
+    return DecisionView(
+        decision_id=decision.decision_id,
+        operation_id=operation_id,
+        decision=decision.decision,
+        name=decision.name,
+        expires_at=decision.expires_at,
+        residual_risk=decision.residual_risk,
+        workflow_told=told,
+        what_to_do=[cli("show", operation_id)],
+    )
+
+
+async def _the_one(entry: Entry, operation_id: str, body: DecisionBody) -> Operation:
+    found = await watch.find_operation(entry.ledger, operation_id)
+    if not found:
+        raise _no_operation(operation_id)
+    named = (body.tenant, body.destination, body.operation_action)
+    fitting = [
+        o
+        for o in found
+        if all(n is None or n == v for n, v in zip(named, (o.tenant, o.destination, o.action), strict=True))
+    ]
+    if len(fitting) != 1:
+        raise problem(
+            422,
+            "operation-not-named",
+            "Which operation is meant is not clear",
+            f"{operation_id} has {len(found)} records: name tenant, destination and operation_action of one of them.",
+            records=[{"tenant": o.tenant, "destination": o.destination, "operation_action": o.action} for o in found],
+        )
+    return fitting[0]
+
+
+async def _nudge(entry: Entry, task_id: str) -> bool:
+    """Best effort, after the row: the ledger watcher does it again."""
+    if entry.starter.away is not None:
+        return False
+    try:
+        task = await tasks.get(entry.ledger, task_id)
+    except LedgerUnavailable:
+        return False
+    return await entry.starter.nudge(task.workflow_id if task else task_id)
+
+
+@router.get("/pages", summary="List pages, newest first", response_model=list[PageView], responses=documented(422, 503))
+async def pages(
+    entry: Shared,
+    all: Annotated[bool, Query(description="also closed ones")] = False,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[PageView]:
+    """What people were, or are about to be, paged for."""
+    rows = await records.list_pages(entry.ledger, open_only=not all, limit=limit)
+    return [PageView(**{name: row[name] for name in PageView.model_fields}) for row in rows]
+
+
+@router.post(
+    "/pages/{page_id}/acknowledge",
+    summary="Say that somebody has seen a page",
+    response_model=AcknowledgeBody,
+    responses=documented(404, 422, 503),
+)
+async def acknowledge(page_id: int, body: AcknowledgeBody, entry: Shared) -> AcknowledgeBody:
+    """Repetitions stop. The incident stays open until evidence or a decision closes it."""
+    if not await watch.acknowledge_page(entry.ledger, page_id, body.name):
+        raise problem(404, "unknown-page", "There is no such page", f"Page {page_id} is not in this ledger.")
+    return body
+
+
+def _no_operation(operation_id: str) -> Exception:
+    return problem(
+        404,
+        "unknown-operation",
+        "There is no such operation",
+        f"{operation_id} is not in this ledger: nothing was sent for it from here. Check the id.",
+    )

@@ -1,0 +1,162 @@
+"""Routes about tasks: start, list, show, cancel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from actonce.contracts.errors import LedgerError, LedgerUnavailable
+from actonce.entry.door import json_object, known_type, task_key, tenant_of
+from actonce.entry.problems import documented, problem
+from actonce.entry.state import Entry, entry_of
+from actonce.entry.views import CancelView, TaskSummary, TaskView, summary_view, task_view
+from actonce.entry.words import FINAL_STATES
+from actonce.ledger import records, tasks
+from actonce.ledger.tasks import Task, TaskState
+
+router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
+Shared = Annotated[Entry, Depends(entry_of)]
+
+_START: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": True,
+            "description": "The task key: the caller's business identity of this task.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+        },
+        {
+            "name": "Actonce-Tenant",
+            "in": "header",
+            "required": False,
+            "description": "Whose task it is.",
+            "schema": {"type": "string", "default": "default"},
+        },
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"}}},
+        "description": "The task's payload. Money is integer minor units; floats are refused.",
+    },
+}
+
+
+@router.post(
+    "/{task_type}",
+    summary="Start a task, or find the one with this key",
+    status_code=202,
+    response_model=TaskView,
+    openapi_extra=_START,
+    responses={
+        200: {
+            "description": "It has an outcome; this is the stored one (`Idempotent-Replayed: true`).",
+            "model": TaskView,
+            "headers": {"Idempotent-Replayed": {"schema": {"type": "string"}}},
+        },
+        202: {"description": "It is recorded and will be done, also while Temporal or all workers are down."},
+        **documented(400, 404, 409, 413, 422, 503),
+    },
+)
+async def start(task_type: str, request: Request, response: Response, entry: Shared) -> TaskView:
+    """The task is in the ledger before this answers. The same key and payload are the same task, for ever."""
+    known_type(task_type, entry.settings.task_types)
+    key, tenant = task_key(request), tenant_of(request)
+    payload = await json_object(request)
+    task, _ = await tasks.accept(
+        entry.ledger, tenant, task_type, key, payload, recording_wait_s=entry.settings.recording_wait_s
+    )
+    if task.outcome is not None:
+        response.status_code = 200
+        response.headers["Idempotent-Replayed"] = "true"
+    elif not task.cancel_requested and entry.starter.away is None:
+        await entry.starter.start(task)
+    response.headers["Location"] = str(request.url_for("show", task_id=task.task_id).path)
+    return await _answer(entry, task)
+
+
+async def _answer(entry: Entry, task: Task) -> TaskView:
+    """The task as it is now. It is accepted whatever happens here, so a ledger lost just now is no refusal."""
+    try:
+        record = await records.task_record(entry.ledger, task.task_id)
+    except LedgerUnavailable:
+        record = None
+    if record is None:
+        record = records.TaskRecord(task, [], [], None, task.created_at)
+    return await _view(entry, record, ask_temporal=False)
+
+
+async def _view(entry: Entry, record: records.TaskRecord, *, ask_temporal: bool) -> TaskView:
+    task = record.task
+    final = task.state in FINAL_STATES
+    run = await entry.starter.describe(task.workflow_id) if ask_temporal and entry.starter.away is None else None
+    working = "unknown" if final else await entry.working(task.task_type)
+    trouble = entry.starter.refusals.get(task.task_id) or entry.starter.away
+    return task_view(record, run, working, trouble, (entry.settings.temporal_ui_url, entry.namespace))
+
+
+@router.get("", summary="List tasks, newest first", response_model=list[TaskSummary], responses=documented(422, 503))
+async def list_tasks(
+    entry: Shared,
+    state: Annotated[TaskState | None, Query(description="only this state")] = None,
+    task_type: str | None = None,
+    tenant: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[TaskSummary]:
+    """The ledger's word on each task; Temporal is not asked."""
+    found = await records.list_tasks(entry.ledger, state=state, task_type=task_type, tenant=tenant, limit=limit)
+    return [summary_view(task) for task in found]
+
+
+@router.get(
+    "/{task_id:path}",
+    name="show",
+    summary="The truth about one task",
+    response_model=TaskView,
+    responses=documented(404, 503),
+)
+async def show(task_id: str, entry: Shared) -> TaskView:
+    """State, why, since when, what to do, and the evidence. The id is `tenant/task_type/task_key`."""
+    record = await records.task_record(entry.ledger, task_id)
+    if record is None:
+        raise _no_task(task_id)
+    return await _view(entry, record, ask_temporal=True)
+
+
+@router.post(
+    "/{task_id:path}/cancel",
+    summary="Ask for cancellation",
+    status_code=202,
+    response_model=CancelView,
+    responses=documented(404, 503),
+)
+async def cancel(task_id: str, response: Response, entry: Shared) -> CancelView:
+    """Unused permits are void when this answers. What may have been sent is reconciled before the task ends."""
+    before = await tasks.get(entry.ledger, task_id)
+    if before is None:
+        raise _no_task(task_id)
+    if before.outcome is not None:
+        response.status_code = 200
+        return CancelView(task_id=task_id, state=before.state, workflow_told=False, in_flight=[])
+    try:
+        task, in_flight = await tasks.cancel(entry.ledger, task_id)
+    except LedgerUnavailable:
+        raise
+    except LedgerError as error:
+        raise _no_task(task_id) from error
+    told = await entry.starter.cancel(task.workflow_id) if entry.starter.away is None else False
+    return CancelView(
+        task_id=task_id, state=task.state, workflow_told=told, in_flight=[o.operation_id for o in in_flight]
+    )
+
+
+def _no_task(task_id: str) -> Exception:
+    return problem(
+        404,
+        "unknown-task",
+        "There is no such task",
+        f"Task {task_id} is not in this ledger. A task id is tenant/task_type/task_key; GET /v1/tasks lists them.",
+    )

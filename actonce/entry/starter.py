@@ -1,0 +1,235 @@
+"""The way from the ledger to Temporal: start, signal, cancel, describe. Every call is bounded and may fail.
+
+Promises: a task in the ledger reaches Temporal by its own id as soon as Temporal answers, and never twice at a time:
+a start attaches to a running workflow, starts again only where the last run ended without success, and never after
+success. Does not decide anything: what may be sent is the ledger's business (permits).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from actonce.contracts.errors import LedgerError, LedgerUnavailable
+from actonce.contracts.messages import TaskInput, TaskReport
+from actonce.entry.settings import EntrySettings
+from actonce.ledger import records, tasks, watch
+from actonce.ledger.store import Ledger
+from actonce.ledger.tasks import Task
+
+log = structlog.get_logger("actonce.entry")
+NUDGE = "actonce.nudge"
+STARTS_AT_ONCE_MAX = 8  # after an outage the backlog must not become a burst
+
+# Temporal is not there, as opposed to: Temporal says no.
+_AWAY = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED}
+
+Connect = Callable[[], Awaitable[Client]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What Temporal says of a task's workflow, or why it says nothing."""
+
+    status: str | None = None  # RUNNING, COMPLETED, FAILED, CANCELED, TERMINATED, CONTINUED_AS_NEW, TIMED_OUT
+    run_id: str | None = None
+    why_not: str | None = None  # "unreachable", "not_found"
+
+
+async def connect_by_environment() -> Client:
+    """A client from TEMPORAL_* settings. It connects at its first call, and again after every outage."""
+    config = ClientConfig.load_client_connect_config()
+    config.setdefault("target_host", "localhost:7233")
+    return await Client.connect(**config, lazy=True, data_converter=pydantic_data_converter)
+
+
+class Starter:
+    """One per entry process."""
+
+    def __init__(self, ledger: Ledger, settings: EntrySettings, connect: Connect = connect_by_environment) -> None:
+        self.ledger = ledger
+        self.settings = settings
+        self.away: str | None = None  # why Temporal cannot be used, by the last attempt
+        self.refusals: dict[str, str] = {}  # task id → why Temporal will not have it
+        self._connect = connect
+        self._client: Client | None = None
+        self._cancelled: set[str] = set()
+
+    async def start(self, task: Task) -> bool:
+        """Start or attach. True when Temporal has the task, False when it must be tried again (see `away`)."""
+        if task.task_type not in self.settings.task_types:
+            self.refusals[task.task_id] = f"task type {task.task_type} is not among this entry's ACTONCE_TASK_TYPES"
+            return False
+        try:
+            await self._bounded(self._start(task))
+        except WorkflowAlreadyStartedError:
+            pass  # it ran to success: its outcome is, or is about to be, in the ledger
+        except RPCError as error:
+            if error.status not in _AWAY:
+                self.refusals[task.task_id] = f"Temporal refuses to start it: {error.message}"
+                log.error("start_refused", task_id=task.task_id, error=error.message)
+            return False
+        except TimeoutError:
+            return False
+        self.refusals.pop(task.task_id, None)
+        if not task.recorded:
+            try:
+                await tasks.mark_recorded(self.ledger, task.task_id)
+            except LedgerUnavailable as error:  # the loop attaches to it once more, which changes nothing
+                log.warning("start_not_recorded", task_id=task.task_id, error=str(error))
+        return True
+
+    async def _start(self, task: Task) -> None:
+        client = await self._temporal()
+        await client.start_workflow(
+            self.settings.task_types[task.task_type].workflow,
+            TaskInput(
+                tenant=task.tenant,
+                task_id=task.task_id,
+                task_type=task.task_type,
+                task_key=task.task_key,
+                payload=task.payload,
+            ),
+            id=task.workflow_id,
+            task_queue=self.settings.queue_of(task.task_type),
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            # A run that was terminated or failed may be started again: the operations keep their ids.
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+            static_summary=f"{task.task_type} {task.task_key}",
+            rpc_timeout=self._rpc_timeout,
+        )
+
+    async def nudge(self, workflow_id: str) -> bool:
+        """Tell a waiting workflow to look at the ledger. Best effort: the ledger watcher does it again."""
+        return await self._try(workflow_id, "nudge", lambda h: h.signal(NUDGE, rpc_timeout=self._rpc_timeout)) is None
+
+    async def cancel(self, workflow_id: str) -> bool:
+        """Ask Temporal to cancel. Best effort: the loop goes on asking until the task has an outcome."""
+        why_not = await self._try(workflow_id, "cancel", lambda h: h.cancel(rpc_timeout=self._rpc_timeout))
+        if why_not is None:
+            self._cancelled.add(workflow_id)
+        return why_not is None
+
+    async def describe(self, workflow_id: str) -> Run:
+        """What Temporal shows for a task. Never raises."""
+        found: list[Any] = []
+
+        async def ask(handle: Any) -> None:
+            found.append(await handle.describe(rpc_timeout=self._rpc_timeout))
+
+        why_not = await self._try(workflow_id, "describe", ask)
+        if why_not is not None or found[0].status is None:
+            return Run(why_not=why_not or "unreachable")
+        return Run(status=found[0].status.name, run_id=found[0].run_id)
+
+    async def run(self) -> None:
+        """Until cancelled: start what was accepted and not started, deliver cancellations."""
+        while True:
+            try:
+                await self.start_accepted()
+                await self.deliver_cancels()
+            except LedgerError as error:
+                log.warning("start_loop_waits", error=str(error))
+            await asyncio.sleep(self.settings.start_again_s)
+
+    async def start_accepted(self) -> int:
+        """Start every accepted task that Temporal may not have, oldest first. Returns how many it has now."""
+        waiting = [t for t in await tasks.unrecorded(self.ledger) if not t.cancel_requested]
+        done = 0
+        if waiting and self.away is not None:  # one attempt tells whether it is back
+            first, *waiting = waiting
+            if not await self.start(first) and self.away is not None:
+                return 0
+            done = 1
+        for at in range(0, len(waiting), STARTS_AT_ONCE_MAX):
+            started = await asyncio.gather(*(self.start(t) for t in waiting[at : at + STARTS_AT_ONCE_MAX]))
+            done += sum(started)
+            if self.away is not None:
+                break
+        return done
+
+    async def deliver_cancels(self) -> None:
+        """Hand every requested cancellation to Temporal; give a task that never ran its outcome."""
+        for task in await records.cancels_to_deliver(self.ledger):
+            if task.workflow_id in self._cancelled:
+                continue
+            why_not = await self._try(task.workflow_id, "cancel", lambda h: h.cancel(rpc_timeout=self._rpc_timeout))
+            if why_not is None:
+                self._cancelled.add(task.workflow_id)
+            elif why_not == "not_found":
+                await self._end_without_workflow(task)
+
+    async def _end_without_workflow(self, task: Task) -> None:
+        """Nobody is left to report. Only with every operation final: the ledger watcher settles or holds the others."""
+        operations = await watch.operations_of_task(self.ledger, task.task_id)
+        if all(operation.final for operation in operations):
+            sent = [o for o in operations if o.issued_at is not None]
+            words = f"{len(sent)} operations had been sent, see each" if sent else "nothing was sent"
+            await tasks.report(
+                self.ledger, TaskReport(task_id=task.task_id, state="cancelled", summary=f"cancelled; {words}")
+            )
+
+    async def _try(self, workflow_id: str, what: str, call: Callable[[Any], Awaitable[None]]) -> str | None:
+        """Make one bounded call on a workflow. Returns None, or why not: `unreachable` or `not_found`."""
+
+        async def go() -> None:
+            client = await self._temporal()
+            await call(client.get_workflow_handle(workflow_id))
+
+        try:
+            await self._bounded(go())
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return "not_found"
+            log.warning("temporal_call_failed", call=what, workflow_id=workflow_id, error=error.message)
+            return "unreachable"
+        except TimeoutError:
+            return "unreachable"
+        return None
+
+    async def _bounded(self, call: Awaitable[None]) -> None:
+        """Run one call within the deadline and remember whether Temporal is there."""
+        try:
+            async with asyncio.timeout(self.settings.start_deadline_s):
+                await call
+        except TimeoutError:
+            self._is_away(f"no answer within {self.settings.start_deadline_s:g} s")
+            raise
+        except RPCError as error:
+            if error.status in _AWAY:
+                self._is_away(f"{error.status.name.lower()}: {error.message}")
+            else:
+                self.away = None
+            raise
+        except RuntimeError as error:  # the SDK raises it while it cannot connect
+            self._is_away(str(error))
+            raise TimeoutError(str(error)) from error
+        except WorkflowAlreadyStartedError:
+            self.away = None
+            raise
+        self.away = None
+
+    def _is_away(self, why: str) -> None:
+        if self.away is None:
+            log.warning("temporal_away", why=why, next="tasks are accepted and start when it is back")
+        self.away = why
+
+    async def _temporal(self) -> Client:
+        if self._client is None:
+            self._client = await self._connect()
+        return self._client
+
+    @property
+    def _rpc_timeout(self) -> timedelta:
+        return timedelta(seconds=self.settings.start_deadline_s)

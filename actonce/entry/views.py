@@ -1,0 +1,304 @@
+"""The shapes of the entry's answers. Times are ISO 8601 in UTC."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field
+
+from actonce.contracts.messages import DecisionRequest
+from actonce.entry.starter import Run
+from actonce.entry.words import operation_next, task_words
+from actonce.ledger.pages import may_commit_words
+from actonce.ledger.records import Allowed, OperationRecord, TaskRecord
+from actonce.ledger.store import Operation
+from actonce.ledger.tasks import Task, TaskState
+
+Working = Literal["yes", "no", "unknown"]
+
+
+class Facts(BaseModel):
+    """The three facts of an operation: each is a time, or null while it is not established."""
+
+    issued: datetime | None = Field(description="a permit to send was consumed")
+    committed: datetime | None = Field(description="evidence says that the effect happened")
+    acknowledged: datetime | None = Field(description="an acknowledgement was received")
+
+
+class Hold(BaseModel):
+    reason: str
+    words: str
+    opened_at: datetime
+    closed_at: datetime | None = None
+    closed_by: str | None = Field(default=None, description="`evidence:…` or `decision:<id>`")
+
+
+class OperationView(BaseModel):
+    """One operation: where it stands, its three facts, and until when its effect may still happen."""
+
+    operation_id: str
+    tenant: str
+    destination: str
+    action: str
+    task_id: str
+    step: str
+    iteration: int
+    state: str
+    reason: str | None
+    words: str | None
+    facts: Facts
+    attempts: int = Field(description="permits consumed so far")
+    epoch: int
+    version: int
+    object_id: str | None
+    completion: str | None = Field(description="the evidence that completed it: receipt, read_back, handover, …")
+    receipt: dict[str, Any] | None
+    payload_digest: str
+    guarantee: str = Field(description="the destination's late_arrival, as declared when the intent was written")
+    not_after: datetime | None = Field(description="when the last permit ends")
+    reconcile_at: datetime | None = Field(description="when `absent`, holds and pages may begin")
+    may_commit_until: datetime | None
+    unbounded: bool = Field(description="nothing bounds how late the effect may still happen")
+    may_commit: str = Field(description="the two above in words")
+    hold: Hold | None = None
+
+
+class OperationRecordView(OperationView):
+    """An operation with every record about it."""
+
+    payload: dict[str, Any]
+    account: str
+    natural_key: str | None
+    reverses: str | None
+    contract_version: int
+    contract_digest: str
+    created_at: datetime
+    updated_at: datetime
+    attempt_records: list[dict[str, Any]]
+    acknowledgements: list[dict[str, Any]]
+    verdicts: list[dict[str, Any]] = Field(description="newest first, each with every route's reading and the words")
+    holds: list[Hold]
+    decisions: list[dict[str, Any]]
+    beacons: list[dict[str, Any]]
+    cancelled_keys: list[dict[str, Any]]
+    decisions_now: list[dict[str, Any]] = Field(description="for each decision: would it be accepted now, and why not")
+    what_to_do: list[str]
+
+
+class OperationRecordsView(BaseModel):
+    """Every record with this operation_id: one for each tenant, destination and action."""
+
+    operation_id: str
+    records: list[OperationRecordView]
+
+
+class TaskSummary(BaseModel):
+    """One line of the list: the ledger's word."""
+
+    task_id: str
+    tenant: str
+    task_type: str
+    task_key: str
+    state: TaskState
+    reason: str | None
+    why: str | None
+    since: datetime
+    created_at: datetime
+
+
+class Workflow(BaseModel):
+    """What Temporal shows for the task. Its silence changes nothing about the task."""
+
+    workflow_id: str
+    run_id: str | None = None
+    status: str
+    ui: str | None = Field(default=None, description="its history in the Temporal UI")
+
+
+class TaskView(BaseModel):
+    """The truth about a task: its state, why, since when, what to do, and with what evidence."""
+
+    task_id: str
+    tenant: str
+    task_type: str
+    task_key: str
+    state: TaskState
+    reason: str | None
+    why: str
+    since: datetime
+    working: Working = Field(description="is anyone working on its task queue, by the prober's last fresh reading")
+    what_to_do: list[str]
+    cancel_requested: bool
+    payload: dict[str, Any]
+    payload_digest: str
+    created_at: datetime
+    outcome: dict[str, Any] | None = Field(description="stored once, kept after Temporal's retention")
+    plan: dict[str, Any] | None
+    operations: list[OperationView]
+    workflow: Workflow
+
+
+class DecisionBody(DecisionRequest):
+    """A decision about a held operation. Tenant, destination and action are needed when the id is not unique."""
+
+    tenant: str | None = None
+    destination: str | None = None
+    operation_action: str | None = Field(default=None, description="the operation's action, e.g. `refund`")
+
+
+class DecisionView(BaseModel):
+    """The recorded decision. It takes effect after one fresh reading of the destination."""
+
+    decision_id: int
+    operation_id: str
+    decision: str
+    name: str
+    expires_at: datetime
+    residual_risk: str | None
+    workflow_told: bool = Field(description="false: the ledger watcher tells it later; the decision stands")
+    what_to_do: list[str]
+
+
+class CancelView(BaseModel):
+    """A recorded cancellation. What may have been sent is reconciled, not forgotten."""
+
+    task_id: str
+    state: TaskState
+    workflow_told: bool
+    in_flight: list[str] = Field(description="operations that may have been sent and are being reconciled")
+
+
+class PageView(BaseModel):
+    page_id: int
+    incident: str
+    reason: str
+    severity: str
+    title: str
+    body: str
+    operation_id: str | None
+    task_id: str | None
+    opened_at: datetime
+    seen_again: int
+    sent_at: datetime | None
+    sends: int
+    delivery: dict[str, Any] = Field(description="channel → `ok` or its last error")
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    closed_at: datetime | None
+
+
+class AcknowledgeBody(BaseModel):
+    name: str = Field(min_length=1, description="who has seen it")
+
+
+class Dependency(BaseModel):
+    name: str
+    kind: str
+    state: Literal["up", "degraded", "down", "stale", "unknown"]
+    last_reading: str | None = Field(default=None, description="what the last reading said, when it is stale")
+    since: datetime | None
+    checked_at: datetime | None
+    age_s: float | None
+    how: str
+    detail: str | None
+    blocks: str | None = Field(description="what cannot proceed while it is not up")
+
+
+class Dependencies(BaseModel):
+    """Readings by a prober that really reaches each part. Old readings are `stale`, never `up`."""
+
+    state: Literal["up", "degraded", "down", "unknown"]
+    at: datetime
+    dependencies: list[Dependency]
+
+
+class Health(BaseModel):
+    """This process is there. It says nothing about what it needs: see /dependencies."""
+
+    status: Literal["ok"]
+    version: str
+    run_id: str | None
+    pid: int
+
+
+def operation_view(operation: Operation, hold: dict[str, Any] | None = None) -> OperationView:
+    return OperationView(**_operation(operation), hold=Hold(**_only(Hold, hold)) if hold else None)
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    values = {name: getattr(operation, name) for name in OperationView.model_fields if hasattr(operation, name)}
+    facts = Facts(issued=operation.issued_at, committed=operation.committed_at, acknowledged=operation.acknowledged_at)
+    return {**values, "state": operation.state.value, "facts": facts, "may_commit": may_commit_words(operation)}
+
+
+def _only(model: type[BaseModel], row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name in model.model_fields}
+
+
+_IDENTITY = {"tenant", "destination", "action", "operation_id"}
+
+
+def record_view(record: OperationRecord) -> OperationRecordView:
+    operation = record.operation
+    own = {n: getattr(operation, n) for n in OperationRecordView.model_fields if hasattr(operation, n)}
+    open_hold = next((h for h in record.holds if h["closed_at"] is None), None)
+
+    def bare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{k: v for k, v in row.items() if k not in _IDENTITY} for row in rows]
+
+    return OperationRecordView(
+        **{**own, **_operation(operation)},
+        hold=Hold(**_only(Hold, open_hold)) if open_hold else None,
+        attempt_records=bare(record.attempts),
+        acknowledgements=bare(record.acknowledgements),
+        verdicts=bare(record.verdicts),
+        holds=[Hold(**_only(Hold, h)) for h in record.holds],
+        decisions=bare(record.decisions),
+        beacons=bare(record.beacons),
+        cancelled_keys=bare(record.cancelled_keys),
+        decisions_now=[_allowed(a) for a in record.allowed],
+        what_to_do=operation_next(operation, record.allowed),
+    )
+
+
+def _allowed(allowed: Allowed) -> dict[str, Any]:
+    return {name: getattr(allowed, name) for name in Allowed.__dataclass_fields__}
+
+
+def summary_view(task: Task) -> TaskSummary:
+    values = {name: getattr(task, name) for name in TaskSummary.model_fields if hasattr(task, name)}
+    return TaskSummary(**values, why=task.detail)
+
+
+def task_view(
+    record: TaskRecord, run: Run | None, working: Working, trouble: str | None, ui: tuple[str | None, str]
+) -> TaskView:
+    """Build the view. `run` None: Temporal was not asked; `ui`: (base URL, namespace)."""
+    task = record.task
+    state, why, steps = task_words(record, run, working, trouble)
+    holds = {(h["destination"], h["action"], h["operation_id"]): h for h in record.holds}
+    values = {name: getattr(task, name) for name in TaskView.model_fields if hasattr(task, name)}
+    status = (run.status or run.why_not or "unknown") if run else "not asked"
+    return TaskView(
+        **{**values, "state": state, "why": why},
+        working=working,
+        what_to_do=steps,
+        plan=record.plan["body"] if record.plan else None,
+        operations=[operation_view(o, holds.get((o.destination, o.action, o.operation_id))) for o in record.operations],
+        workflow=Workflow(
+            workflow_id=task.workflow_id,
+            run_id=run.run_id if run else None,
+            status=status,
+            ui=ui_link(ui[0], ui[1], task.workflow_id, run.run_id if run else None),
+        ),
+    )
+
+
+def ui_link(base: str | None, namespace: str, workflow_id: str, run_id: str | None) -> str | None:
+    """Where the Temporal UI shows a workflow (its runs, while no run is known)."""
+    if not base:
+        return None
+    link = f"{base.rstrip('/')}/namespaces/{quote(namespace, safe='')}/workflows/{quote(workflow_id, safe='')}"
+    return f"{link}/{run_id}/history" if run_id else link

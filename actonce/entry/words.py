@@ -1,0 +1,78 @@
+"""What people read: why a task is where it is, and what to do, as commands they can paste."""
+
+from __future__ import annotations
+
+import shlex
+
+from actonce.entry.starter import Run
+from actonce.ledger.pages import may_commit_words
+from actonce.ledger.records import Allowed, TaskRecord
+from actonce.ledger.store import Operation, utc
+
+DEAD = {"FAILED", "TERMINATED", "TIMED_OUT", "CANCELED"}
+FINAL_STATES = {"complete", "failed", "cancelled"}
+
+
+def cli(*words: str) -> str:
+    """A command line of the client."""
+    return shlex.join(["python", "client.py", *words])
+
+
+def why_queued(recorded: bool, working: str, trouble: str | None) -> str:
+    """Say whether Temporal has the task and whether anyone is there to take it."""
+    if not recorded:
+        return f"accepted and kept; Temporal has not taken it yet ({trouble or 'it is being started'})"
+    return {
+        "yes": "Temporal has it; workers are there and take it next",
+        "no": "Temporal has it, but nobody is working on its task queue",
+        "unknown": "Temporal has it; whether anyone is working on its task queue is not known",
+    }[working]
+
+
+def task_words(record: TaskRecord, run: Run | None, working: str, trouble: str | None) -> tuple[str, str, list[str]]:
+    """Return (state, why, what to do) of a task: the ledger's word, corrected by what Temporal shows."""
+    task = record.task
+    if task.state in FINAL_STATES:
+        return task.state, task.detail or task.state, []
+    if task.state == "held":
+        held = [o for o in record.operations if o.state == "held"]
+        steps = [cli("show", o.operation_id) for o in held]
+        steps += sorted({f"procedure: docs/operations/{o.reason}.md" for o in held})
+        return "held", task.detail or task.reason or "held", steps
+    if run is not None and run.status in DEAD and not task.cancel_requested:
+        why = (
+            f"its workflow ended as {run.status} without an outcome; operations it left open are reconciled by the "
+            "ledger watcher. Starting it again by the same key continues with the same operations"
+        )
+        return "failed", why, [f"{cli('start', task.task_type, '--key', task.task_key)} --payload <the same payload>"]
+    if task.cancel_requested:
+        open_ = [o.operation_id for o in record.operations if not o.final]
+        why = f"cancellation was asked for; still open: {', '.join(open_) or 'nothing'}"
+        return task.state, why, [cli("show", o) for o in open_]
+    if task.state == "queued":
+        steps = ["nothing: it is kept and will start"] if working == "yes" and task.recorded else [cli("dependencies")]
+        return "queued", why_queued(task.recorded, working, trouble), steps
+    why = task.detail or "a worker has it"
+    if working == "no":
+        return task.state, f"{why}; but nobody is working on its task queue now", [cli("dependencies")]
+    return task.state, why, []
+
+
+def operation_next(operation: Operation, allowed: list[Allowed]) -> list[str]:
+    """What a person does about an operation. Empty when there is nothing to do."""
+    if operation.state == "held":
+        stamp = ("--expected-version", str(operation.version), "--expected-epoch", str(operation.epoch))
+        who = ("--name", "YOU", "--reason", "WHY", "--evidence", "WHAT YOU SAW")
+        steps = [f"read docs/operations/{operation.reason}.md"]
+        for one in allowed:
+            extra = ("--object-id", "THE DESTINATION'S ID") if one.action == "mark_committed" else ()
+            line = cli("resolve", operation.operation_id, "--action", one.action, *stamp, *who, *extra)
+            if one.allowed:
+                steps.append(line + (f"   # residual risk: {one.residual_risk}" if one.residual_risk else ""))
+            else:
+                steps.append(f"{one.action} is refused now ({one.code}): {one.refused_because}")
+        return steps
+    if operation.state in ("dispatched", "unknown", "acknowledged"):
+        when = f", and is read for absence from {utc(operation.reconcile_at)}" if operation.reconcile_at else ""
+        return [f"nothing: it is being reconciled{when}; the effect {may_commit_words(operation)}"]
+    return []
