@@ -238,11 +238,9 @@ class _Connection:
         self._listener.note("request_incomplete", **facts)
 
     def _complete(self, head: h11.Request, body: bytes) -> Request | None:
+        """Journal a request whose last byte is here; return None when the ingress drops it for being too late."""
         limit_s = self._limit_s(head)
         self._limited = limit_s is not None
-        if limit_s is not None and (time.monotonic_ns() - self._accepted_ns) / 1e9 > limit_s:
-            self._incomplete(head, "ingress_timeout")
-            return None
         self._requests += 1
         path, segments, query = _split(head.target.decode("latin-1"))
         request = Request(
@@ -258,7 +256,12 @@ class _Connection:
             body=body,
             accepted_ns=self._accepted_ns,
         )
-        request.order = self._listener.note("request", **_request_facts(request, self._listener.role(request)))
+        facts = _request_facts(request, self._listener.role(request))
+        after_s = (time.monotonic_ns() - self._accepted_ns) / 1e9
+        if limit_s is not None and after_s > limit_s:
+            self._listener.note("request_incomplete", **facts, why="ingress_timeout", after_s=after_s)
+            return None
+        request.order = self._listener.note("request", **facts)
         return request
 
     async def _watch(self, request: Request) -> None:
