@@ -118,9 +118,6 @@ class Strike:
             await self._let_go()
             await self._struck(operation_id)
             await self._take_away()
-        if self.axes.process == "SIGSTOP":
-            await self._caller_ended()
-            await self._take_away(thawed=True)
 
     async def release(self) -> None:
         """Release what is held on the way, after the verdict."""
@@ -208,9 +205,8 @@ class Strike:
             await self._answer_lost_or_request_gone()
             await self._past_not_after(operation_id)
             assert self.owner is not None
-            if self.axes.fault == "silent" and self.axes.cut == "none":
-                await self._take_away()  # before it thaws: it finds its connection closed, and no answer
             self.owner.signal(signal.SIGCONT)
+            await self._caller_ended()
         else:
             await self._caller_ended()
 
@@ -252,13 +248,11 @@ class Strike:
             what=f"{self.cell.name}: the caller's connection ended",
         )
 
-    async def _take_away(self, *, thawed: bool = False) -> None:
+    async def _take_away(self) -> None:
         """Only the first attempt is struck: what comes later finds a clean path (or, for a while, a cut)."""
         if self._toxic is not None and self.axes.fault != "held_released_late":
             await self._faulted.remove(self._toxic)
             self._toxic = None
-        if thawed:
-            return
         if self.axes.fault == "held_released_late":
             await self.cell.use_clean_write_path()
         elif self.axes.cut in ("destination", "all"):

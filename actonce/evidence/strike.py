@@ -30,6 +30,7 @@ from actonce.evidence.lines import (
     ProxyEnabled,
     Refused,
     Request,
+    RequestIncomplete,
     SelfTest,
     Signalled,
     ToxicAdded,
@@ -105,10 +106,14 @@ class Scene:
         return min(times, default=None)
 
     def strike_ns(self) -> float | None:
-        """The strike moment: R's answer, else the first signal, else R's bytes."""
-        for line in (self.answer, *self.signals[:1]):
+        """The strike moment: R's answer, else the first signal, else R's bytes. A request that was lost or held on
+        its way is not R: R is then a later attempt, and its answer is no strike."""
+        on_its_way = {"request_not_arrived", "request_held"} & set(self.story.cell.fault.proof)
+        for line in (None if on_its_way else self.answer, *self.signals[:1]):
             if line is not None:
                 return float(line.mono_ns)
+        if on_its_way:
+            return min((float(line.mono_ns) for line in self.connections), default=None)
         return max((float(line.mono_ns) for line in self.connections), default=None)
 
     def exit_of(self, process: ProcessLine) -> Exited | None:
@@ -244,16 +249,38 @@ def _request_not_arrived(at: Scene) -> Proof:
 
 
 def _request_held(at: Scene) -> Proof:
+    """The struck request was on its way, arrived only after the release, and nothing else can be taken for it."""
     kind, interval = "request_held", _upstream(at)
     if interval is None:
         return Proof(kind, None, "no upstream toxic or cut on the write's proxies is on record")
-    if at.request is not None and at.request.mono_ns < interval.end_ns:
-        return Proof(kind, False, f"{at.request.request_id} arrived before the release", at.request.order)
-    if at.request is None:
-        return Proof(kind, None, "the held request never arrived")
-    if not any(line.mono_ns < interval.end_ns for line in at.connections):
+    held = min((line.mono_ns for line in at.connections), default=None)
+    if held is None or held >= interval.end_ns:
         return Proof(kind, None, "no byte of the caller was seen before the release")
-    return Proof(kind, True, f"{at.request.request_id} arrived after the release", at.request.order)
+    late = [line for line in at.story.requests if line.mono_ns >= interval.end_ns]
+    dropped = [  # complete too late for what bounds it: the destination's ingress closed its connection
+        line
+        for line in at.evidence.of(RequestIncomplete)
+        if at.request is not None
+        and (line.destination, line.account) == (at.request.destination, at.request.account)
+        and line.mono_ns >= interval.end_ns
+    ]
+    early = [line for line in at.story.requests if line.mono_ns < interval.end_ns]
+    other_ways = [  # a later attempt may take another way while the first is still held
+        line
+        for line in at.evidence.of(CallerConnection, at.name)
+        if line.operation_id == at.story.operation_id
+        and line.proxy not in at.story.cell.fault.proxies
+        and line.bytes_up > 0
+        and line.mono_ns > held
+    ]
+    for number, line in enumerate(sorted(early, key=lambda request: request.mono_ns), 1):
+        if len([way for way in other_ways if way.mono_ns <= line.mono_ns]) < number:
+            return Proof(kind, False, f"{line.request_id} arrived before the release", line.order)
+    arrived = [*late, *dropped]
+    if not arrived:
+        return Proof(kind, None, "the held request never arrived")
+    how = "arrived" if late else "was dropped by the destination's ingress"
+    return Proof(kind, True, f"the held request {how} after the release", arrived[0].order)
 
 
 def _effect_committed(at: Scene) -> Proof:

@@ -11,7 +11,8 @@ What each fault does to one POST (measured, and proven on the wire again by `sel
     closed      limit_data 0           caller: closed without an answer
     truncated   limit_data N           caller: N bytes of the answer, then closed
     reset       reset_peer 0           caller: connection reset (on a connection already open: only closed)
-    silent      timeout 0              caller: silence until its own deadline; removal closes what was held
+    silent      timeout 0 upstream     caller: silence until its own deadline; removal closes what was held
+                bandwidth 0 downstream silence; removal releases the answer, by then to nobody
     held        bandwidth 0            silence; removal releases what was held: the request commits late
 
 Downstream they lose the answer of a request that took effect, upstream they lose the request itself.
@@ -32,6 +33,7 @@ import toxiproxy
 import toxiproxy.api
 
 Stream = Literal["upstream", "downstream"]
+STREAMS: tuple[Stream, ...] = ("upstream", "downstream")
 CALL_TIMEOUT_S = 5.0  # the server is on this machine and answers in milliseconds; slower is broken
 
 
@@ -49,12 +51,16 @@ class WireFault(StrEnum):
     HELD = "held"
 
 
-_TOXICS: dict[WireFault, tuple[str, dict[str, int]]] = {
-    WireFault.CLOSED: ("limit_data", {"bytes": 0}),
-    WireFault.TRUNCATED: ("limit_data", {"bytes": 9}),
-    WireFault.RESET: ("reset_peer", {"timeout": 0}),
-    WireFault.SILENT: ("timeout", {"timeout": 0}),
-    WireFault.HELD: ("bandwidth", {"rate": 0}),
+Toxic = tuple[str, dict[str, int]]
+_HOLD: Toxic = ("bandwidth", {"rate": 0})
+_TOXICS: dict[WireFault, dict[Stream, Toxic]] = {
+    WireFault.CLOSED: dict.fromkeys(STREAMS, ("limit_data", {"bytes": 0})),
+    WireFault.TRUNCATED: dict.fromkeys(STREAMS, ("limit_data", {"bytes": 9})),
+    WireFault.RESET: dict.fromkeys(STREAMS, ("reset_peer", {"timeout": 0})),
+    # `timeout` passes the end of a connection on, so a destination that closes after its answer would break the
+    # silence; `bandwidth` would release a lost request when it is removed, and so commit it.
+    WireFault.SILENT: {"upstream": ("timeout", {"timeout": 0}), "downstream": _HOLD},
+    WireFault.HELD: dict.fromkeys(STREAMS, _HOLD),
 }
 # Nine bytes are "HTTP/1.1 ": an answer cut there reads the same whatever its status was.
 TRUNCATED_BYTES = 9
@@ -115,7 +121,7 @@ class Proxied:
         return await self._faults.install(self, fault, stream)
 
     async def remove(self, installed: Installed) -> None:
-        """Remove it and read back that it is gone. `silent` closes what it held, `held` releases it."""
+        """Remove it and read back that it is gone. `silent` upstream closes what it held, `held` releases it."""
         await self._faults.remove(self, installed)
 
     async def disable(self) -> None:
@@ -160,7 +166,7 @@ class Faults:
 
     async def install(self, proxy: Proxied, fault: WireFault, stream: Stream) -> Installed:
         """See `Proxied.install`."""
-        kind, attributes = _TOXICS[fault]
+        kind, attributes = _TOXICS[fault][stream]
         name = f"{fault}_{stream}"
 
         def add() -> None:

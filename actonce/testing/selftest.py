@@ -68,6 +68,7 @@ class _Server:
                 if here == len(REQUEST):
                     writer.write(ANSWER)
                     await writer.drain()
+                    break  # it closes after its answer, as many do: silence must survive that
         writer.close()
 
 
@@ -147,7 +148,8 @@ def _expected(fault: WireFault, stream: Stream) -> list[Seen]:
     if fault is WireFault.RESET:
         return [Seen(arrived, 0, "reset")]
     if fault is WireFault.SILENT:
-        return [Seen(arrived, 0, "silent"), Seen(arrived, 0, "closed")]
+        after = Seen(whole, len(ANSWER), "answered") if arrived else Seen(0, 0, "closed")
+        return [Seen(arrived, 0, "silent"), after]
     return [Seen(arrived, 0, "silent"), Seen(whole, len(ANSWER), "answered")]
 
 
