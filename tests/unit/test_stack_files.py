@@ -154,3 +154,23 @@ def test_launcher_needs_nothing_but_the_standard_library() -> None:
         check=True,
     )
     assert run.stdout == "through\n"
+
+
+def test_copy_of_postgres_outside_a_private_folder_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's PostgreSQL account cannot run programs below a folder that only root may enter."""
+    monkeypatch.setattr(binaries, "SHARED_COPIES", tmp_path / "shared")
+    monkeypatch.setattr(binaries, "_reachable_by_all", lambda program: False)
+    folder = binaries.postgres_for_everybody()
+    assert folder.is_relative_to(tmp_path / "shared") and folder == binaries.postgres_for_everybody()
+    run = subprocess.run([folder / "initdb", "--version"], capture_output=True, text=True, check=True)
+    assert "PostgreSQL" in run.stdout
+    (tmp_path / "shared").chmod(0o777)
+    with pytest.raises(StackError, match="cannot be trusted"):
+        binaries.postgres_for_everybody()
+
+
+def test_program_below_a_private_folder_is_not_reachable_by_all(tmp_path: Path) -> None:
+    program = tmp_path / "private" / "program"
+    program.parent.mkdir(mode=0o700)
+    program.touch(mode=0o755)
+    assert not binaries._reachable_by_all(program)
