@@ -10,7 +10,7 @@ from markupsafe import Markup
 from actonce.evidence.verdict import ArmRates, Rate
 
 PANELS = (("duplicate", "duplicated"), ("lost", "lost"), ("stuck", "stuck"))
-WIDTH, NAMES, PANEL, GAP, ROW, TOP = 1080, 200, 260, 30, 30, 40
+WIDTH, NAMES, PANEL, GAP, ROW, TOP = 1080, 210, 230, 60, 30, 40
 
 
 def chart(rows: list[ArmRates]) -> Markup:

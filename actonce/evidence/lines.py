@@ -20,7 +20,7 @@ class Line(BaseModel):
     monotonic clock at the event (not at the writing), `at` the same moment as ISO-8601 UTC. Subclasses
     add what the judge needs."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
     of_source: ClassVar[str] = ""
     of_kind: ClassVar[str] = ""
 

@@ -45,7 +45,7 @@ class Strict(BaseModel):
     """A model whose fields are all known: a typo in a field name is an error, not a silently ignored
     fact."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class LeftOut(Strict):

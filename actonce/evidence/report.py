@@ -18,10 +18,12 @@ from markupsafe import Markup
 
 from actonce.evidence.case import Case, Story
 from actonce.evidence.chart import chart
+from actonce.evidence.checkers import CHECKERS
 from actonce.evidence.compare import COMPARED
 from actonce.evidence.judge import Judgement, counts
 from actonce.evidence.strike import Strike
 from actonce.evidence.swimlane import swimlane
+from actonce.evidence.verdict import Check
 
 # A timeline takes about 10 KB; more of them than this would make the page slow to open. The others stay in the record.
 TIMELINES_MAX = 400
@@ -65,7 +67,8 @@ def render(judgement: Judgement) -> str:
     )
     verdict, case = judgement.verdict, judgement.case
     rows = _rows(judgement, case) if case is not None else []
-    counted = [str(f) for f in judgement.findings if case is not None and counts(f, case)]
+    wrong = [str(f) for f in judgement.findings if case is not None and counts(f, case)]
+    wrong += [f"{c.name}: {c.detail}" for c in verdict.checks if not c.ok and _not_by_findings(c)]
     return environment.get_template("report.html.j2").render(
         verdict=verdict,
         drill=case.evidence.drill if case is not None else None,
@@ -74,11 +77,17 @@ def render(judgement: Judgement) -> str:
         stories=_chosen(rows),
         pairs=_beside(rows),
         grid=_grid(case),
-        findings=counted,
+        findings=wrong,
+        headline=verdict.sentence.partition(f". {verdict.result.capitalize()}: ")[0],
         chart=chart(verdict.comparison),
         folder=case.evidence.folder.name if case is not None else "DIR",
         css=Markup(Path(__file__).with_name("report.css").read_text(encoding="utf-8")),
     )
+
+
+def _not_by_findings(check: Check) -> bool:
+    """Is the check's detail said nowhere else: about the record, the faults, the controls, or a crash?"""
+    return check.name not in CHECKERS or check.detail.startswith("the checker crashed")
 
 
 def _rows(judgement: Judgement, case: Case) -> list[Row]:

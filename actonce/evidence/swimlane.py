@@ -187,7 +187,9 @@ def _wire(scenery: Scenery, case: Case, story: Story, at: Scene) -> None:
         tip = f"{line.bytes_up} bytes from the caller, {line.bytes_down} to it, on {line.proxy}"
         scenery.marks.append(Mark("wire", moment(line.at), f"{line.bytes_up} B sent", "byte", tip))
         if at.request is None or (line.mono_ns < at.request.mono_ns and not _arrived_for(line, at)):
-            scenery.ways.append(Way("caller", "wire", moment(line.at), moment(line.at), True, "request lost or held"))
+            scenery.ways.append(
+                Way("caller", "destination", moment(line.at), moment(line.at), True, "request lost or held")
+            )
     signals = case.evidence.of(Signalled, story.cell.cell)
     for signal in signals:
         tip = f"{signal.signal} to {signal.role}, pid {signal.pid}"
@@ -214,10 +216,12 @@ def _destination(scenery: Scenery, story: Story, at: Scene, case: Case) -> None:
         if own.answer is not None:
             answered = moment(own.answer.at)
             covered = any(i.stream != "upstream" and i.covers(own.answer.mono_ns) for i in own.intervals)
-            killed = any(s.signal == "SIGKILL" and s.mono_ns <= own.answer.mono_ns for s in own.signals)
+            killed = any(
+                s.signal == "SIGKILL" and request.mono_ns <= s.mono_ns <= own.answer.mono_ns for s in own.signals
+            )
             lost = covered or killed or own.answer.kind != "answer_begun"
             tip = f"{own.answer.kind} {'and lost' if lost else 'and delivered'}"
-            scenery.ways.append(Way("destination", "wire" if lost else "caller", answered, answered, lost, tip))
+            scenery.ways.append(Way("destination", "caller", answered, answered, lost, tip))
 
 
 def _person(scenery: Scenery, case: Case, story: Story) -> None:
@@ -282,16 +286,22 @@ def _ticks(axis: Axis) -> Iterable[Markup]:
 
 
 def _way(way: Way, axis: Axis) -> Markup:
+    """An arrow; a lost one is dashed all the way and struck out where it was lost, on the wire."""
     x1, x2 = axis.x(way.from_s), axis.x(way.to_s)
     y1, y2 = _y(way.start), _y(way.end)
     down = 1 if y2 > y1 else -1
     y1, y2 = y1 + 9 * down, y2 - 9 * down
+    line = Markup('<path class="way{}" d="M{:.1f},{:.1f} L{:.1f},{:.1f}"/>').format(
+        " lost" if way.lost else "", x1, y1, x2, y2
+    )
     if way.lost:
-        path = f"M{x1:.1f},{y1:.1f} L{x2:.1f},{y2:.1f} m-5,-5 l10,10 m0,-10 l-10,10"
+        end = Markup('<path class="way cross" d="M{:.1f},{:.1f} l10,10 m0,-10 l-10,10"/>').format(
+            x1 - 5, _y("wire") - 5
+        )
     else:
-        path = f"M{x1:.1f},{y1:.1f} L{x2:.1f},{y2:.1f} m-4,{-6 * down} l4,{6 * down} l4,{-6 * down}"
-    look = "way lost" if way.lost else "way"
-    return Markup('<g><title>{}</title><path class="{}" d="{}"/></g>').format(way.tip, look, path)
+        tip = f"M{x2 - 4:.1f},{y2 - 6 * down:.1f} l4,{6 * down} l4,{-6 * down}"
+        end = Markup('<path class="way" d="{}"/>').format(tip)
+    return Markup("<g><title>{}</title>{}{}</g>").format(way.tip, line, end)
 
 
 def _bars(bars: list[Bar], axis: Axis) -> Iterable[Markup]:

@@ -166,3 +166,7 @@ def schema() -> dict[str, Any]:
         "title": "actonce drill verdict",
         **{key: value for key, value in Verdict.model_json_schema(mode="serialization").items() if key != "title"},
     }
+
+
+if __name__ == "__main__":  # python -m actonce.evidence.verdict: write the schema that is shipped
+    SCHEMA_FILE.write_text(json.dumps(schema(), indent=2) + "\n", encoding="utf-8")
