@@ -92,7 +92,7 @@ def _not_by_findings(check: Check) -> bool:
 
 def _rows(judgement: Judgement, case: Case) -> list[Row]:
     hits = {(hit.cell, hit.operation_id): hit for hit in judgement.strikes}
-    base = str(case.evidence.drill.config.get("temporal_ui", ""))
+    base = _ui(case.evidence.drill.config)
     rows = []
     for number, (key, story) in enumerate(case.stories.items()):
         mine = [f for f in judgement.findings if f.cell == key[0] and f.operation_id in (None, key[1])]
@@ -104,10 +104,20 @@ def _rows(judgement: Judgement, case: Case) -> list[Row]:
                 findings=[str(f) for f in mine],
                 counted=any(counts(f, case) for f in mine),
                 svg=_timeline(case, story) if number < TIMELINES_MAX else Markup(),
-                link=f"{base.rstrip('/')}/workflows/{task}" if base.startswith(("http://", "https://")) else None,
+                link=f"{base}/workflows/{task}" if base else None,
             )
         )
     return rows
+
+
+def _ui(config: dict[str, Any]) -> str | None:
+    """Where the Temporal UI shows the run's namespace; only http(s) addresses become links."""
+    base = str(config.get("temporal_ui", "")).rstrip("/")
+    if not base.startswith(("http://", "https://")):
+        return None
+    if "/namespaces/" not in base:
+        base += f"/namespaces/{quote(str(config.get('namespace', 'default')), safe='')}"
+    return base
 
 
 def _timeline(case: Case, story: Story) -> Markup:

@@ -345,11 +345,13 @@ def _gone(at: Scene) -> Signalled | Exited | None:
 
 
 def _answer_replaced(at: Scene) -> Proof:
-    if isinstance(at.answer, AnswerReplaced):
-        return Proof("answer_replaced", True, f"answered {at.answer.status} in its place", at.answer.order)
+    kind = "answer_replaced"
+    for line in at.evidence.of(AnswerReplaced):
+        if at.request is not None and _same_request(line, at.request):
+            return Proof(kind, True, f"answered {line.status} in its place", line.order)
     if at.answer is None:
-        return Proof("answer_replaced", None, "no answer to the first request is on record")
-    return Proof("answer_replaced", False, "the destination's own answer went out", at.answer.order)
+        return Proof(kind, None, "no answer to the first request is on record")
+    return Proof(kind, False, "nothing answered in the destination's place", at.answer.order)
 
 
 def _signal_delivered(at: Scene) -> Proof:

@@ -120,7 +120,7 @@ def sent_twice_on_one_permit(run: Run) -> None:
 
 def sent_late(run: Run) -> None:
     about = {"proxy": "write_after", "bytes_up": 10, "bytes_down": 0, "operation_id": "op1_after"}
-    run.add("wire", "caller_connection", "after", 11, **about)
+    run.add("wire", "caller_connection", "after", 10.3, **about)
 
 
 def permit_during_hold(run: Run) -> None:
