@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -185,6 +186,7 @@ class Faults:
 
     async def remove(self, proxy: Proxied, installed: Installed) -> None:
         """See `Proxied.remove`."""
+        begun_ns = time.monotonic_ns()  # what was held may arrive before the removal is read back
 
         def remove() -> None:
             seen = self._seen(proxy.name)
@@ -193,11 +195,12 @@ class Faults:
                 raise FaultError(f"toxic {installed.name} on {proxy.name} is still there after its removal")
 
         await self._do(f"remove {installed.name} from {proxy.name}", remove)
-        fields = {"proxy": proxy.name, "toxic": installed.name, "stream": installed.stream}
+        fields = {"proxy": proxy.name, "toxic": installed.name, "stream": installed.stream, "mono_ns": begun_ns}
         self._on_event("toxic_removed", fields)
 
     async def switch(self, proxy: Proxied, *, on: bool) -> None:
         """Enable or disable a proxy, and read it back."""
+        begun_ns = time.monotonic_ns()
 
         def switch() -> None:
             seen = self._seen(proxy.name)
@@ -209,7 +212,9 @@ class Faults:
                 raise FaultError(f"proxy {proxy.name} did not become {'enabled' if on else 'disabled'}")
 
         await self._do(f"switch {proxy.name} {'on' if on else 'off'}", switch)
-        self._on_event("proxy_enabled" if on else "proxy_disabled", {"proxy": proxy.name})
+        # A fault is on record for no longer than it surely lasted: from its reading back to the order to end it.
+        moment = {"mono_ns": begun_ns} if on else {}
+        self._on_event("proxy_enabled" if on else "proxy_disabled", {"proxy": proxy.name, **moment})
 
     async def close(self) -> None:
         """Destroy every proxy of this prefix, also those that a crashed predecessor left behind."""

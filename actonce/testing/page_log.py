@@ -1,4 +1,4 @@
-"""A pager for a stack without one: `python -m actonce.testing.page_log FILE` keeps every page as a line of FILE.
+"""A pager for a stack without one: `python -m actonce.testing.page_log FILE [--host H --port P]` keeps every page as a line of FILE.
 
 Promises: a page is in the file before its sender gets an answer. Tells the programs started after it where to page
 (ACTONCE_PAGE_URLS), unless the person has set channels of their own.
@@ -6,17 +6,17 @@ Promises: a page is in the file before its sender gets an answer. Tells the prog
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import dataclasses
 import json
 import signal
-import sys
 from pathlib import Path
 
 from actonce.testing.sink import Paged, Sink
 
 
-async def serve(file: Path) -> None:
+async def serve(file: Path, host: str, port: int) -> None:
     """Until SIGTERM or SIGINT."""
     end = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -27,11 +27,20 @@ async def serve(file: Path) -> None:
             out.write(json.dumps(dataclasses.asdict(page)) + "\n")
             print(f"page: {page.title}", flush=True)
 
-        async with Sink(on_page=keep) as sink:
+        async with Sink(on_page=keep, host=host, port=port) as sink:
             settings = {"ACTONCE_PAGE_URLS": sink.url("oncall")}
             print(json.dumps({"event": "ready", "file": str(file), "settings": settings}), flush=True)
             await end.wait()
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m actonce.testing.page_log", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--host", default="127.0.0.1", help="interface to listen on")
+    parser.add_argument("--port", type=int, default=0, help="0: the operating system chooses")
+    options = parser.parse_args()
+    asyncio.run(serve(options.file, options.host, options.port))
+
+
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    main()

@@ -35,11 +35,12 @@ class Sink:
     on_page: Callable[[Paged], None] = lambda page: None
     pages: list[Paged] = field(default_factory=list)
     fail: bool = False
-    port: int = 0
+    port: int = 0  # 0: the operating system chooses; then the port it chose
+    host: str = "127.0.0.1"
     _server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Sink:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self
 

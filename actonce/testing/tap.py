@@ -27,6 +27,7 @@ _OPERATION_ID = re.compile(rb"op1_[a-z2-7]{32}")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 _CHUNK = 64 * 1024
 HEAD_BYTES_MAX = 64 * 1024
+CLOSE_S = 5.0
 
 Ender = Literal["caller", "far", "tap"]
 
@@ -147,9 +148,8 @@ class Tap:
     async def close(self) -> None:
         """Stop listening and end every connection."""
         await self.refuse()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_S)  # their connections are gone: they end by themselves
         if self._reserve is not None:
             self._reserve.close()
             self._reserve = None
@@ -188,8 +188,6 @@ class Tap:
         try:
             # When the caller is gone, what comes back is still read; when the far side is gone, nothing can go up.
             await down
-        except asyncio.CancelledError:
-            link.end("tap")  # not raised on: asyncio's server would report its own callback as failed
         finally:
             for task_ in (up, down):
                 task_.cancel()
