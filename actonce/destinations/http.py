@@ -234,7 +234,7 @@ async def http_read(
     json: Mapping[str, Any] | None = None,
     ok: frozenset[int] = frozenset({200}),
 ) -> Answer:
-    """Fetch one page (or do one harmless act). Raises RouteUnavailable unless the status is in `ok` with a JSON body.
+    """Fetch one page (or do one harmless act). Raises RouteUnavailable unless the status is in `ok` and the body JSON.
 
     `url` is named in errors without its query: a route's address is no secret, what is asked may be.
     """
@@ -249,6 +249,6 @@ async def http_read(
         raise RouteUnavailable(f"{method} {url}: {type(error).__name__}: {error}") from error
     if answer.status not in ok:
         raise RouteUnavailable(f"{method} {url}: status {answer.status} {answer.code or ''}".rstrip())
-    if not isinstance(answer.json, dict):
-        raise RouteUnavailable(f"{method} {url}: status {answer.status} with a body that is no JSON object")
+    if not isinstance(answer.json, (dict, list)):
+        raise RouteUnavailable(f"{method} {url}: status {answer.status} with a body that is no JSON object or list")
     return answer

@@ -89,8 +89,8 @@ class World:
     def configure(self, destination: str, account: str, change: dict[str, Any]) -> Modes:
         """Raises pydantic.ValidationError for a mode that does not exist."""
         known = self._desks.get((destination, account))
-        modes = merge_modes(known.modes if known else Modes(), change, time.monotonic_ns())
         desk = known or Desk(SHAPES[destination], account, self.journal)
+        modes = merge_modes(desk.modes, change, time.monotonic_ns())
         self._desks[(destination, account)] = desk
         desk.configure(modes)
         desk.note("configured", change=change)
@@ -122,6 +122,12 @@ class World:
         if request.account is None:
             return problem(404, "not_found", "paths start with /v1/{account}")
         desk = self.desk(request.destination, request.account)
+        reply = await self._dispatch(desk, purpose, request)
+        if desk.shape.error is not None and reply.status >= 400 and not reply.by_gateway:
+            return desk.shape.error(reply)
+        return reply
+
+    async def _dispatch(self, desk: Desk, purpose: str, request: Request) -> Reply:
         if request.method == "GET":
             for name in ROUTES:
                 if name == purpose:

@@ -11,15 +11,15 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from drills.world.journal import Journal, iso_utc
 from drills.world.latches import Latches
-from drills.world.modes import AnswerFaultMode, Modes
-from drills.world.truth import Thing, Truth, principal_of
+from drills.world.modes import AnswerFaultMode, Modes, RouteName, merge_modes
+from drills.world.truth import Thing, Truth, View, principal_of
 from drills.world.wire import SUBJECT_FIELDS, Discard, Reply, Request
 
 
@@ -33,13 +33,17 @@ class Shape:
     fields: dict[str, type]  # required in a body; a name with `?` is optional
     natural: tuple[str, ...]  # the fields that are unique when `natural_key` is on
     render: Callable[[Thing], dict[str, Any]] = Thing.render
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # modes of an account that nobody configured
+    metadata_of: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # where a body hides our marker
+    reads: Callable[[Desk, RouteName, Request, View], Reply] | None = None  # its own read interface
+    error: Callable[[Reply], Reply] | None = None  # its own way to say no
 
 
 @dataclass
 class KeyRecord:
     body_digest: str
     registered_ns: int
-    reply: tuple[int, dict[str, Any]] | None = None  # None: still being processed
+    reply: tuple[int, Any] | None = None  # None: still being processed
     stored_error: bool = False
 
 
@@ -72,7 +76,7 @@ class Desk:
     def __init__(self, shape: Shape, account: str, journal: Journal) -> None:
         self.shape = shape
         self.account = account
-        self.modes = Modes()
+        self.modes = merge_modes(Modes(), dict(shape.defaults), 0)
         self.truth = Truth(shape.kind, account)
         self.latches = Latches(self.note)
         self.latch_count = 0

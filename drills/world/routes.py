@@ -27,6 +27,8 @@ async def read(desk: Desk, name: RouteName, request: Request) -> Reply:
     view = look(desk.truth, desk.modes, name, desk.shape.kind)
     if desk.modes.revocation(name) == "masked":
         view = View([], 0, None)
+    if desk.shape.reads is not None:
+        return desk.shape.reads(desk, name, request, view)
     if name == "by_id":
         return _by_id(desk, view, request)
     if name == "search":

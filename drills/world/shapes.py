@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from drills.world.desk import Shape
+from drills.world.github_like import GITHUB_LIKE
 from drills.world.mail import MAIL
+from drills.world.stripe_like import STRIPE_LIKE
 
 PAYMENTS = Shape(
     destination="payments",
@@ -19,4 +21,4 @@ TICKETS = Shape(
     fields={"subject": str, "body": str, "reference": str, "priority?": str},
     natural=("reference", "subject"),
 )
-SHAPES = {shape.destination: shape for shape in (PAYMENTS, TICKETS, MAIL)}
+SHAPES = {shape.destination: shape for shape in (PAYMENTS, TICKETS, MAIL, STRIPE_LIKE, GITHUB_LIKE)}

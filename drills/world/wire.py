@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import struct
 import time
@@ -25,6 +26,7 @@ from drills.world.journal import Journal
 
 BODY_BYTES_MAX = 256 * 1024
 READ_BYTES = 64 * 1024
+BODY_MARKER = re.compile(r"<!-- actonce op=(\S+) digest=(\S+) -->\s*$")
 # The business fact by which a judge matches a request that carries no operation_id.
 SUBJECT_FIELDS = {"payments": "payment_id", "tickets": "reference", "stripe_like": "charge", "github_like": "title"}
 IDLE_S = 300.0  # a connection without a complete request for this long is dropped
@@ -68,7 +70,7 @@ class Reply:
     """What to answer, and how to spoil it."""
 
     status: int
-    body: dict[str, Any]
+    body: Any  # a JSON value
     headers: dict[str, str] = field(default_factory=dict)
     fault: AnswerFault | None = None
     close: bool = False
@@ -328,6 +330,8 @@ def _request_facts(request: Request, role: str) -> dict[str, Any]:
     body = request.json() if request.body else {}
     metadata = body.get("metadata")
     marked: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
+    if not marked and (found := BODY_MARKER.search(str(body.get("body", "")))):
+        marked = {"operation_id": found[1], "key": found[1]}
     return {
         "account": request.account,
         "request_id": request.request_id,

@@ -84,7 +84,7 @@ def cancel(desk: Desk, request: Request) -> Reply:
 
 
 def _draft(desk: Desk, request: Request, kind: str, fields: dict[str, Any], body: dict[str, Any]) -> Draft:
-    raw = body.get("metadata")
+    raw = desk.shape.metadata_of(body) if desk.shape.metadata_of is not None else body.get("metadata")
     metadata: dict[str, Any] = dict(raw) if isinstance(raw, dict) else {}
     operation_id = metadata.get("operation_id")
     key = request.headers.get("idempotency-key") or metadata.get("key")
