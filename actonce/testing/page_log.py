@@ -1,4 +1,6 @@
-"""A pager for a stack without one: `python -m actonce.testing.page_log FILE [--host H --port P]` keeps every page as a line of FILE.
+"""A pager for a stack without one: keeps every page as a line of a file.
+
+    python -m actonce.testing.page_log FILE [--host H --port P]
 
 Promises: a page is in the file before its sender gets an answer. Tells the programs started after it where to page
 (ACTONCE_PAGE_URLS), unless the person has set channels of their own.

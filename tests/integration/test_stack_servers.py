@@ -9,9 +9,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from temporalio import workflow
 from temporalio.client import Client
+from temporalio.worker import Worker
 
-from actonce.stack import Stack, StackError, postgres
+from actonce.stack import Stack, StackError, eventually, health, postgres
 from actonce.stack.part import NotReady, Part
 from actonce.stack.ports import HOST, is_free
 from actonce.stack.temporal import missing_search_attributes
@@ -182,3 +184,31 @@ async def test_part_set_elsewhere_that_is_not_there_stops_the_start(
     monkeypatch.setenv(name, value)
     with pytest.raises(StackError, match=f"{name}.* cannot be used"):
         await asyncio.wait_for(Stack.start(tmp_path, {part}), 30)
+
+
+@workflow.defn
+class Nothing:
+    @workflow.run
+    async def run(self) -> None:
+        return
+
+
+async def test_worker_is_healthy_only_while_it_polls(servers: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", servers.temporal_address)
+    monkeypatch.setenv("ACTONCE_TASK_QUEUE", "health-check")
+    assert "nobody on" in str(await health.worker())
+    async with Worker(await Client.connect(servers.temporal_address), task_queue="health-check", workflows=[Nothing]):
+
+        async def healthy() -> bool:
+            return await health.worker() is None
+
+        await eventually(healthy, within_s=20, what="seen by Temporal")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    assert "Temporal cannot be asked" in str(await health.worker())
+
+
+async def test_ledger_check_tells_reachable_from_not(servers: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACTONCE_LEDGER_DSN", servers.ledger_dsn)
+    assert await health.ledger() is None
+    monkeypatch.setenv("ACTONCE_LEDGER_DSN", "postgresql://127.0.0.1:1/x")
+    assert "cannot be asked" in str(await health.ledger())
