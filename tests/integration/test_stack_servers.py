@@ -186,7 +186,7 @@ async def test_part_set_elsewhere_that_is_not_there_stops_the_start(
         await asyncio.wait_for(Stack.start(tmp_path, {part}), 30)
 
 
-@workflow.defn
+@workflow.defn(sandboxed=False)
 class Nothing:
     @workflow.run
     async def run(self) -> None:
