@@ -16,7 +16,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from actonce.evidence.case import Case, Story
+from actonce.evidence.case import Case, Story, is_own
 from actonce.evidence.chart import chart
 from actonce.evidence.checkers import CHECKERS
 from actonce.evidence.compare import COMPARED
@@ -52,8 +52,11 @@ class Row:
         return str(named) if named else ", ".join(words).replace("_", " ") or self.story.cell.cell
 
     @property
-    def good(self) -> bool:
-        return not self.findings and self.strike is not None and self.strike.status == "struck"
+    def ended(self) -> str:
+        """The operation's final form; in arms without a ledger, what its task told."""
+        if is_own(self.story.cell):
+            return self.story.outcome
+        return f"task {self.story.task.state}" if self.story.task else "no word"
 
 
 def render(judgement: Judgement) -> str:
