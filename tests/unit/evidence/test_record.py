@@ -11,8 +11,8 @@ import pytest
 from actonce.evidence import Cell, Drill, EvidenceError, EvidenceWriter, journal_events
 from actonce.evidence.case import build, moment
 from actonce.evidence.compare import wilson
-from actonce.evidence.folder import load
-from actonce.evidence.history import activities, find
+from actonce.evidence.folder import History, load
+from actonce.evidence.history import activities, find, resends_without_reason
 from actonce.evidence.journal import request_role
 from actonce.evidence.record import history_name, workflow_of
 from tests.unit.evidence.builders import Run, at, good_run, payload, plan
@@ -206,3 +206,39 @@ def test_what_is_written_can_be_read_again(tmp_path: Path) -> None:
     evidence = load(good_run().write(tmp_path))
     orders = [json.loads(line)["order"] for line in (tmp_path / "record.jsonl").read_text().splitlines()]
     assert orders == list(range(1, len(evidence.lines) + 1))
+
+
+def test_a_history_exported_from_a_real_server_is_understood() -> None:
+    """real_history.json: dev server 1.32, SDK 1.35: a failed issue, a reconcile, a local and a regular issue. Names of
+    hosts and builds were replaced, nothing else."""
+    events = json.loads(Path(__file__).with_name("real_history.json").read_text())["events"]
+    found = activities(History("t/single/real", "real_history.json", events))
+    assert [(activity.name, activity.outcome) for activity in found] == [
+        ("actonce.issue.v1", "failed"),
+        ("actonce.reconcile.v1", "completed"),
+        ("actonce.issue.v1", "completed"),
+        ("actonce.issue.v1", "completed"),
+    ]
+    assert find(found[0].input, "step") == "refund"
+    assert find(found[1].result, "verdict") == "absent"
+    assert found[2].input is None
+    assert find(found[2].result, "how") == "not_sent"
+
+
+def test_the_history_rule_holds_on_a_real_history(tmp_path: Path) -> None:
+    events = json.loads(Path(__file__).with_name("real_history.json").read_text())["events"]
+    run = good_run()
+    run.cell("after")["operations"][0] |= {"operation_id": "op1_real", "task_id": "t/single/real", "subject": None}
+    run.cell("after")["fault"]["targets"] = ["op1_real"]
+    del run.histories["t/refund/after"]
+    run.histories["t/single/real"] = events
+
+    def said(folder: Path) -> list[str]:
+        findings = resends_without_reason(build(load(run.write(folder))))
+        return [str(finding) for finding in findings if finding.operation_id == "op1_real"]
+
+    assert said(tmp_path / "whole") == []
+    # Without the reconciliation, and without what told that the local attempt sent nothing:
+    run.histories["t/single/real"] = [e for e in events if e["eventId"] not in ("11", "12", "13", "17")]
+    (finding,) = said(tmp_path / "cut")
+    assert finding.startswith("resend without reason op=op1_real: events 5 and 18")
