@@ -122,7 +122,9 @@ async def http_send(
     try:
         async with asyncio.timeout(max(call.time_left_s(), 0.0)):
             answer = await _exchange(client, request, BODY_BYTES_MAX)
-    except SendFenced:
+    except SendFenced as error:
+        if fence.entered:  # a client that sends twice: the first request did leave
+            raise Unknown(_lost(name, "the client tried to send a second time")) from error
         raise
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
         if fence.entered:

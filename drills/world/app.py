@@ -17,10 +17,11 @@ from pydantic import ValidationError
 from drills.world import routes, writes
 from drills.world.challenge import proof
 from drills.world.control import Control
-from drills.world.desk import Desk, Shape, problem
+from drills.world.desk import Desk, problem
 from drills.world.journal import Journal
 from drills.world.mail import Relay
 from drills.world.modes import Modes, RouteName, merge_modes
+from drills.world.replay import replay
 from drills.world.shapes import SHAPES
 from drills.world.wire import Listener, Reply, Request
 
@@ -49,7 +50,11 @@ class World:
                 self.listeners.append(Listener(name, self.serve, self.journal, self._read_limit_s))
 
     async def start(self, host: str = "127.0.0.1", base_port: int = 0, shown_host: str | None = None) -> Path:
-        """Bind every listener, then write `world.json`. With `base_port` the ports are consecutive, else free ones."""
+        """Put back what the journal holds, bind every listener, then write `world.json` and return its path.
+
+        With `base_port` the ports are consecutive from there, else free ones of the operating system.
+        """
+        restored = replay(self.journal.path, self._quiet_desk)
         for number, listener in enumerate(self.listeners):
             await listener.start(host, base_port + number if base_port else 0)
         await self.relay.start(host, base_port + len(self.listeners) if base_port else 0)
@@ -67,7 +72,7 @@ class World:
         fresh.write_text(json.dumps(facts, indent=1), encoding="utf-8")
         fresh.chmod(0o600)
         fresh.replace(path)
-        self.journal.write("world_started", run_id=self.run_id, listeners=sorted(urls))
+        self.journal.write("world_started", run_id=self.run_id, listeners=sorted(urls), restored=restored)
         return path
 
     async def stop(self) -> None:
@@ -79,19 +84,21 @@ class World:
 
     def desk(self, destination: str, account: str) -> Desk:
         """Return the desk of an account; an unknown account behaves with the defaults."""
-        shape: Shape = SHAPES[destination]
+        desk = self._quiet_desk(destination, account)
+        desk.seed()
+        return desk
+
+    def _quiet_desk(self, destination: str, account: str) -> Desk:
+        """The desk as it is, without rows of its own yet when it is new."""
         key = (destination, account)
         if key not in self._desks:
-            self._desks[key] = Desk(shape, account, self.journal)
-            self._desks[key].seed()
+            self._desks[key] = Desk(SHAPES[destination], account, self.journal)
         return self._desks[key]
 
     def configure(self, destination: str, account: str, change: dict[str, Any]) -> Modes:
         """Raises pydantic.ValidationError for a mode that does not exist."""
-        known = self._desks.get((destination, account))
-        desk = known or Desk(SHAPES[destination], account, self.journal)
+        desk = self._quiet_desk(destination, account)
         modes = merge_modes(desk.modes, change, time.monotonic_ns())
-        self._desks[(destination, account)] = desk
         desk.configure(modes)
         desk.note("configured", change=change)
         return modes

@@ -111,7 +111,7 @@ class Control:
             text=plant.text,
             skew_s=desk.modes.clock_skew_s,
         )
-        desk.note("planted", object_id=thing.object_id, object_kind=thing.kind, author=thing.author)
+        desk.note("planted", object_id=thing.object_id, object_kind=thing.kind, thing=thing.record())
         return Reply(201, {"object_id": thing.object_id})
 
     def _change(self, account: str, change: StateChange) -> Reply:

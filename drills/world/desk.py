@@ -63,7 +63,12 @@ class Draft:
 
     @property
     def body_digest(self) -> str:
-        return hashlib.sha256(json.dumps([self.kind, self.fields], sort_keys=True).encode()).hexdigest()
+        return body_digest(self.kind, self.fields)
+
+
+def body_digest(kind: str, fields: dict[str, Any]) -> str:
+    """What tells one payload under a key from another."""
+    return hashlib.sha256(json.dumps([kind, fields], sort_keys=True).encode()).hexdigest()
 
 
 def problem(status: int, code: str, detail: str, **headers: str) -> Reply:
@@ -137,7 +142,7 @@ class Desk:
             task = asyncio.get_running_loop().create_task(self._commit_late(draft, self.modes.applies_late_s))
             self._late.add(task)
             task.add_done_callback(self._late.discard)
-            return Reply(202, {"status": "accepted", "key": draft.key})
+            return Reply(202, self._pending(draft))
         try:
             await self.latches.reach("processing", request_id, draft.operation_id, draft.key)
         except Discard:
@@ -156,6 +161,23 @@ class Desk:
             await asyncio.sleep(self.modes.answer_delay_s)
         draft.answer = draft.answer or self.take_fault(draft.operation_id, "after_commit")
         return self._spoil(reply, draft)
+
+    def _pending(self, draft: Draft) -> dict[str, Any]:
+        """What a 202 shows looks like the object, which is the trap: nothing is committed yet."""
+        now = self.truth.now(self.modes.clock_skew_s)
+        author = principal_of(self.account)
+        meant = Thing("pending", draft.kind, self.account, author, draft.fields, draft.metadata, now, 0, 0, "pending")
+        return self.shape.render(meant)
+
+    def restore_thing(self, thing: Thing, key: str | None) -> None:
+        """Put back what the journal shows was committed before this process began."""
+        self.truth.things.append(thing)
+        if key is not None and self.modes.keys != "ignored":
+            digest = body_digest(thing.kind, thing.fields)
+            self._keys[f"\n{key}"] = KeyRecord(digest, thing.mono_ns, (201, self.shape.render(thing)))
+
+    def restore_cancelled(self, key: str) -> None:
+        self._cancelled.add(key)
 
     def _check_arrival(self, draft: Draft) -> Reply | None:
         request, modes = draft.request, self.modes
@@ -215,7 +237,7 @@ class Desk:
             digest=draft.metadata.get("digest"),
             amount_minor=draft.fields.get("amount_minor"),
             state=thing.state,
-            fields=draft.fields,
+            thing=thing.record(),
         )
         if draft.on_commit is not None:
             draft.on_commit(thing)

@@ -137,6 +137,7 @@ class Relay:
             digest=metadata["digest"],
             amount_minor=None,
             state="accepted",
+            thing=thing.record(),
         )
         return thing.object_id
 

@@ -51,6 +51,18 @@ class Thing:
             body["text"] = self.text
         return body
 
+    def record(self) -> dict[str, Any]:
+        """Everything the journal must hold so that a restarted world still has it."""
+        return {
+            "seq": self.seq,
+            "author": self.author,
+            "fields": self.fields,
+            "metadata": self.metadata,
+            "committed_at": iso_utc(self.committed_at),
+            "state": self.state,
+            "text": self.text,
+        }
+
     def markers(self) -> set[str]:
         return {str(v) for k, v in self.metadata.items() if k in ("key", "operation_id", "beacon_id")}
 
@@ -82,7 +94,7 @@ class Truth:
         text: str | None = None,
         state: str = "succeeded",
     ) -> Thing:
-        seq = len(self.things) + 1
+        seq = max((t.seq for t in self.things), default=0) + 1
         thing = Thing(
             object_id=f"{kind[:3]}_{self.account}_{seq:05d}",
             kind=kind,

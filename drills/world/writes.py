@@ -53,8 +53,8 @@ def note_on(desk: Desk, request: Request) -> Reply:
     if target is None:
         desk.note("probe_miss", request_id=request.request_id, object_id=request.segments[3])
         return problem(404, "not_found", "there is no such object")
-    desk.truth.add("note", {"on": target.object_id}, {}, text=str(request.json().get("text", ""))[:500])
-    desk.note("probe_note", request_id=request.request_id, object_id=target.object_id)
+    note = desk.truth.add("note", {"on": target.object_id}, {}, text=str(request.json().get("text", ""))[:500])
+    desk.note("probe_note", request_id=request.request_id, object_id=note.object_id, thing=note.record())
     return Reply(201, {"on": target.object_id})
 
 
@@ -69,7 +69,13 @@ def beacon(desk: Desk, request: Request) -> Reply:
     thing = next((t for t in desk.truth.things if t.metadata.get("beacon_id") == beacon_id), None)
     if thing is None:
         thing = desk.truth.add("beacon", {}, {"beacon_id": beacon_id}, skew_s=desk.modes.clock_skew_s)
-        desk.note("beacon", request_id=request.request_id, beacon_id=beacon_id, object_id=thing.object_id)
+        desk.note(
+            "beacon",
+            request_id=request.request_id,
+            beacon_id=beacon_id,
+            object_id=thing.object_id,
+            thing=thing.record(),
+        )
     return Reply(201, {"id": thing.object_id, "beacon_id": beacon_id, "committed_at": iso_utc(thing.committed_at)})
 
 

@@ -83,6 +83,34 @@ async def test_what_was_committed_survives_sigkill_in_the_journal(tmp_path: Path
     assert [x["operation_id"] for x in effects] == [call.operation_id]
 
 
+async def test_a_restarted_world_still_has_what_it_committed(tmp_path: Path) -> None:
+    folder = tmp_path / "world"
+    async with world_process(folder) as (process, world):
+        await world.configure("acct", late_arrival="key_on_arrival", seed_rows=7, routes={"log": {"lag_s": 0.1}})
+        file = write_settings(tmp_path / "cell.json", world, late_arrival="key_on_arrival")
+        first = Registry(load_sandbox(file))
+        call = make_call(first.get("payments").contract)
+        receipt = await first.get("payments").send(call)
+        back = make_call(first.get("reversals").contract, {"reverses": receipt.object_id, "reason": "mistake"})
+        await first.get("reversals").send(back)
+        process.kill()
+        await process.wait()
+    async with world_process(folder) as (_, world):
+        again = Registry(load_sandbox(write_settings(tmp_path / "cell.json", world, late_arrival="key_on_arrival")))
+        payments = again.get("payments")
+        rows, pages = await read_all(payments, "list", lookup_for(call, back.key))
+        assert [(r.object_id, r.state, r.digest) for r in rows if r.kind == "refund"] == [
+            (receipt.object_id, "reversed", call.digest)
+        ]
+        assert pages[-1].declared_total == 7 + 2
+        replayed = await payments.send(make_call(payments.contract, operation_id=call.operation_id))
+        assert replayed.object_id == receipt.object_id and replayed.detail["replayed"]
+        fresh = await payments.send(make_call(payments.contract))
+        assert fresh.object_id not in {r.object_id for r in rows}
+    lines = world.journal()
+    assert [x["order"] for x in lines] == list(range(1, len(lines) + 1))
+
+
 @pytest.mark.parametrize("kind", get_args(LateArrivalKind))
 def test_every_kind_of_late_arrival_has_a_contract_and_four_independent_routes(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "cell.json"

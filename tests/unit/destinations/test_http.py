@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 import httpx
@@ -21,6 +21,7 @@ from actonce.contracts.errors import (
     StoredErrorReplayed,
     Unknown,
 )
+from actonce.destinations import http
 from actonce.destinations.base import Call
 from actonce.destinations.http import BODY_BYTES_MAX, Answer, accept, http_client, http_read, http_send
 from actonce.destinations.sandbox import PAYMENTS, SandboxSettings, sandbox_contract
@@ -175,6 +176,32 @@ async def test_silence_is_unknown_at_the_senders_own_deadline() -> None:
         with pytest.raises(Unknown, match="deadline"):
             await send(server.url, make_call(CONTRACT, deadline_s=0.3))
         assert len(server.received) == 1
+
+
+async def test_a_client_that_sends_twice_does_not_get_away_with_fenced() -> None:
+    """The window is good for one send; refusing the second says nothing about the first, which left."""
+
+    class Once(Window):
+        def __call__(self) -> AbstractAsyncContextManager[None]:
+            if self.events:
+                self.refuse = SendFenced("used")
+            return super().__call__()
+
+    once = http._exchange
+
+    async def twice(client: httpx.AsyncClient, request: httpx.Request, bytes_max: int) -> Answer:
+        try:
+            return await once(client, request, bytes_max)
+        except httpx.RemoteProtocolError:
+            return await once(client, request, bytes_max)
+
+    async with raw(b"") as server:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(http, "_exchange", twice)
+            with pytest.raises(Unknown, match="second time"):
+                await send(server.url, make_call(CONTRACT, window=Once()))
+        await eventually(lambda: server.closed == 2)
+        assert [bool(data) for data in server.received] == [True, False]
 
 
 async def test_a_transport_that_passes_no_fence_is_never_trusted() -> None:
