@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from actonce.evidence.case import Case, Finding, Story, is_own, moment
-from actonce.evidence.history import resends_without_reason
+from actonce.evidence.history import NOTHING_SENT, resends_without_reason
 from actonce.evidence.lines import (
     CallerConnection,
     CallerTask,
@@ -86,19 +86,26 @@ def false_absent(case: Case) -> list[Finding]:
 
 
 def absent_without_completeness(case: Case) -> list[Finding]:
-    """`absent` needs a list whose declared total equals its rows (an atomic cancel-by-key needs no route at all)."""
+    """`absent` needs a list whose declared total equals its rows. An atomic cancel-by-key needs no route at all, and
+    where nothing was sent nothing needs to be looked for."""
     findings = []
     for story in case.own():
         if story.cell.params.get("late_arrival") == "cancel_by_key":
             continue
         for verdict in story.verdicts:
-            if verdict.verdict != "absent":
+            if verdict.verdict != "absent" or _nothing_was_sent(story, verdict.decided_at):
                 continue
             used = [r for r in story.readings if verdict.reading_set is None or r.reading_set == verdict.reading_set]
             if not any(r.rows is not None and r.rows == r.declared_total for r in used):
                 detail = f"absent at {verdict.decided_at} from {len(used)} readings, no list among them was complete"
                 findings.append(story.finding("absent without completeness op", detail))
     return findings
+
+
+def _nothing_was_sent(story: Story, before: str) -> bool:
+    """Did every permit taken before that time provably send nothing (or was none taken)? Then no list is needed."""
+    taken = [p for p in story.permits if p.issued_at and moment(p.issued_at) <= moment(before)]
+    return all(permit.outcome in NOTHING_SENT for permit in taken)
 
 
 def complete_without_evidence(case: Case) -> list[Finding]:

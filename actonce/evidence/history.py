@@ -18,8 +18,9 @@ from actonce.evidence.folder import History
 from actonce.evidence.lines import Decision
 from actonce.evidence.record import EvidenceError
 
-ISSUE, RECONCILE, DECIDE = "actonce.issue.v1", "actonce.reconcile.v1", "actonce.decide.v1"
-CANCEL_KEY = "actonce.cancel_key.v1"
+ISSUE = "actonce.issue.v1"
+# Activities that read the destination and end in a verdict.
+VERDICTS = frozenset({"actonce.reconcile.v1", "actonce.hold.v1", "actonce.decide.v1"})
 # Ways in which an issue can end that show that nothing of it was processed, each fenced by the ledger (SPEC 2.3).
 NOTHING_SENT = frozenset({"not_sent", "not_accepted"})
 
@@ -140,7 +141,7 @@ class Names:
 
 def resends_without_reason(case: Case) -> list[Finding]:
     """SPEC 4: between two issue activities of one operation_id lies a fenced not-sent or not-accepted record, a
-    contract-allowed same-key re-send, an absent verdict or a recorded decision."""
+    contract-allowed same-key re-send, an absent verdict or a recorded decision (a `drill.decision` line)."""
     findings: list[Finding] = []
     stories = {story.operation_id: story for story in case.stories.values()}
     for history in case.evidence.histories:
@@ -177,14 +178,12 @@ def _allowed(
     for activity in between[1:]:
         if activity.outcome != "completed" or names.of(activity) != operation_id:
             continue
-        if activity.name == RECONCILE:
+        if activity.name in VERDICTS:
             if find(activity.result, "verdict") == "absent":
                 return True
             resent = find(activity.result, "next") == "issue"
             if resent and same_key in {"key_honoured", "key_on_arrival"}:
                 return True
-        if activity.name == DECIDE and "permit_one_retry" in json.dumps([activity.input, activity.result]):
-            return True
     return any(
         decision.operation_id == operation_id
         and decision.action == "permit_one_retry"

@@ -391,6 +391,35 @@ def test_a_drill_that_did_not_show_what_it_must_is_invalid(spoil: Spoil, reason:
     assert (result, reason in said) == ("invalid", True), said
 
 
+def test_a_recorded_decision_between_two_issues_allows_the_second(tmp_path: Path) -> None:
+    run = good_run()
+    retry = "actonce.decide.v1", 13.5, {"operation_id": "op1_before"}, {"operation_id": "op1_before", "next": "issue"}
+    run.histories["t/refund/before"] = history(issue("before", 11), retry, issue("before", 14))
+    assert "resend without reason op=op1_before" in judged(run, tmp_path / "without")[1]
+    run.add("drill", "decision", "before", 13, operation_id="op1_before", action="mark_absent", by="ann")
+    assert "resend without reason op=op1_before" in judged(run, tmp_path / "another")[1]
+    run.find("decision")["action"] = "permit_one_retry"
+    assert judged(run, tmp_path / "with")[0] == "passed"
+
+
+@pytest.mark.parametrize(("late_arrival", "result"), [("key_on_arrival", "passed"), ("key_at_commit", "failed")])
+def test_the_same_key_may_be_sent_again_only_where_it_is_registered_on_arrival(
+    late_arrival: str, result: str, tmp_path: Path
+) -> None:
+    run = good_run()
+    resend_on_ambiguous(run)
+    run.cell("before")["params"]["late_arrival"] = late_arrival
+    assert judged(run, tmp_path)[0] == result
+
+
+def test_no_list_is_needed_where_nothing_was_sent(tmp_path: Path) -> None:
+    run = good_run()
+    short_list(run)
+    assert judged(run, tmp_path / "sent")[0] == "failed"
+    run.find("attempt", "before")["outcome"] = "not_sent"
+    assert "absent without completeness" not in judged(run, tmp_path / "not_sent")[1]
+
+
 def test_an_untold_wrong_in_a_control_or_comparison_arm_fails_nothing(tmp_path: Path) -> None:
     run = good_run()
     run.find("operation", "blind").update(state="unknown")
