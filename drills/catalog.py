@@ -1,0 +1,115 @@
+"""The drills there are, and how one of them is run: plan, drive side by side, record, judge.
+
+A scenario plans its jobs (a cell each) and says what it claims; everything else is the same for all. Exit codes are
+SPEC §4's: 0 passed, 1 failed, 3 invalid, and over several drills failed outranks invalid outranks passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from actonce.evidence import Verdict, write_verdict
+from drills.rig import Run
+from drills.running import Say, Shared, drill_record, open_run
+
+CODES = {"passed": 0, "failed": 1, "invalid": 3}
+# Cells mostly wait (reconcile-after is 6 s): many more than there are cores run side by side. Each brings three
+# processes; beyond this their own start-up made permits expire on two cores.
+SIDE_BY_SIDE = 16
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much of a drill is run."""
+
+    seed: int = 1
+    scope: str = "quick"  # "cut" (what the tests run), "quick", "default" (three-way), "full" (every cell)
+    side_by_side: int = SIDE_BY_SIDE
+    only: str | None = None  # cells whose name contains this; the result is then never more than a look
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell to drive."""
+
+    name: str
+    drive: Callable[[Run], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a drill is going to do."""
+
+    jobs: list[Job]
+    left_out: dict[str, str] = field(default_factory=dict)
+    protections: list[str] = field(default_factory=list)
+
+
+class Scenario(Protocol):
+    """A drill."""
+
+    name: str
+    claim: str
+
+    def plan(self, options: Options) -> Plan: ...
+
+
+Progress = Callable[[str, int, int], None]  # what ended, how many have, of how many
+
+
+async def run_drill(
+    shared: Shared, scenario: Scenario, options: Options, out: Path, say: Say, progress: Progress
+) -> Verdict:
+    """Run one drill and judge it. Raises only for what makes the whole run impossible."""
+    plan = scenario.plan(options)
+    jobs = [job for job in plan.jobs if options.only is None or options.only in job.name]
+    record = drill_record(
+        scenario.name,
+        scenario.claim,
+        seed=options.seed,
+        quick=options.scope in ("cut", "quick"),
+        stack=shared.stack,
+        left_out=plan.left_out,
+        protections=plan.protections,
+        config={"scope": options.scope, "cells": len(jobs), "side_by_side": options.side_by_side},
+    )
+    async with open_run(shared, out, record, say) as run:
+        await drive_all(run, jobs, options.side_by_side, progress)
+    say("judging …")
+    return await asyncio.to_thread(write_verdict, out)
+
+
+async def drive_all(run: Run, jobs: list[Job], side_by_side: int, progress: Progress) -> None:
+    """All jobs, at most `side_by_side` at once, in the order planned."""
+    places = asyncio.Semaphore(side_by_side)
+    ended = 0
+
+    async def one(job: Job) -> None:
+        nonlocal ended
+        async with places:
+            await job.drive(run)
+        ended += 1
+        progress(job.name, ended, len(jobs))
+
+    progress("", 0, len(jobs))
+    async with asyncio.TaskGroup() as group:
+        for job in jobs:
+            group.create_task(one(job))
+
+
+def worst(codes: Iterable[int]) -> int:
+    """Of several drills: failed outranks invalid outranks passed."""
+    found = set(codes)
+    return next((code for code in (1, 3) if code in found), 0)
+
+
+def catalog() -> dict[str, Scenario]:
+    """Every drill by name."""
+    from drills.scenarios.lost_acknowledgement import LostAcknowledgement
+
+    scenarios: list[Scenario] = [LostAcknowledgement()]
+    return {scenario.name: scenario for scenario in scenarios}
