@@ -46,8 +46,8 @@ async def heartbeating() -> AsyncIterator[None]:
 
     async def beat() -> None:
         while timeout is not None:
-            activity.heartbeat()
             await asyncio.sleep(timeout.total_seconds() / _HEARTBEATS_PER_TIMEOUT)
+            activity.heartbeat()
 
     beating = asyncio.create_task(beat())
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import string
+from functools import cached_property
 from typing import Annotated, Literal
 
 import rfc8785
@@ -167,7 +168,7 @@ class Contract(_Frozen):
         check_contract(self)
         return self
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """`c1:` + hex SHA-256 over the canonical form; a changed contract has another digest."""
         body = self.model_dump(mode="json")

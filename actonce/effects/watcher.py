@@ -72,23 +72,23 @@ async def _orphan(system: System, operation: Operation) -> None:
 
 
 async def _recount(system: System, operation: Operation) -> None:
-    """Rule R10: an operation with two or more permits shows exactly one effect, or it is an incident."""
+    """Rule R10: an operation with two or more permits shows exactly one effect (none if refused), or is an incident."""
     contract = system.destination(operation.destination, operation.action).contract
+    expected = 1 if operation.state is State.COMMITTED else 0
     if not contract.routes:
-        await watch.recounted(system.ledger, operation, None, "the destination has no route; it cannot be read again")
+        words = "the destination has no route; it cannot be read again"
+        await watch.recounted(system.ledger, operation, None, expected, words)
         return
     case, _, readings = await read_fresh(system, operation.key)
-    if contract.has_beacon and not any("_recount" in beacon_id for beacon_id in case.beacon_ids):
+    if contract.has_beacon and operation.recount_at is not None and not case.has_beacon_since(operation.recount_at):
         await write_beacon(system, operation.key)
         return  # counted at the next pass, when a route that is able to see shows the beacon
     count = len(rule.find(case.facts, readings).matches)
     unread = [r.route for r in readings if r.status != "read" or not r.complete]
-    words = f"read again after {operation.attempts} permits: {count} effects"
-    if count == 1 and len(unread) < len(readings):
-        await watch.recounted(system.ledger, operation, 1, words)
-    elif count > 1:
-        await watch.recounted(system.ledger, operation, count, words)
+    words = f"read again after {operation.attempts} permits: {count} effects, expected {expected}"
+    clear = count == expected and len(unread) < len(readings)
+    if clear or count > expected:
+        await watch.recounted(system.ledger, operation, count, expected, words)
     elif await watch.recount_overdue(system.ledger, operation, 10 * contract.timing.page_grace_s):
-        await watch.recounted(
-            system.ledger, operation, count, f"{words}; unread or incomplete: {', '.join(unread) or 'none'}"
-        )
+        words += f"; unread or incomplete: {', '.join(unread) or 'none'}"
+        await watch.recounted(system.ledger, operation, None if count == expected else count, expected, words)

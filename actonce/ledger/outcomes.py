@@ -7,6 +7,7 @@ permit: a late "not sent" or "unknown" about an attempt that is no longer the cu
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from psycopg.types.json import Jsonb
@@ -26,8 +27,8 @@ from actonce.ledger.store import (
     audit,
     identity_params,
     lock_operation,
-    many,
     move,
+    one,
 )
 
 Loss = Literal["not_sent", "not_accepted", "refused", "unknown"]
@@ -42,37 +43,41 @@ _EVENTS: dict[Loss, Event] = {
 async def acknowledge(ledger: Ledger, permit: Permit, receipt: Receipt, contract: Contract) -> Operation:
     """Record an acknowledgement that the contract says means applied, whatever has happened since."""
     async with ledger.transaction() as connection:
-        operation = await _locked(connection, permit.operation.key)
-        earlier_ids = await _acknowledged_ids(connection, operation.key)
-        why = _contradiction(operation, permit, receipt, contract, earlier_ids)
+        operation, known_ids, now = await _locked_with_acknowledged(connection, permit.operation.key)
+        why = _contradiction(operation, permit, receipt, contract, known_ids)
         await connection.execute(
-            "INSERT INTO actonce.acknowledgement (tenant, destination, action, operation_id, epoch, attempt, object_id,"
-            " receipt, state_before, contradicts) VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s,"
-            " %(epoch)s, %(attempt)s, %(object_id)s, %(receipt)s, %(state)s, %(contradicts)s)",
+            _APPEND,
             {
                 **identity_params(operation.key),
                 "epoch": permit.epoch,
                 "attempt": permit.attempt,
+                "nonce": permit.nonce,
                 "object_id": receipt.object_id,
                 "receipt": Jsonb(receipt.model_dump(mode="json")),
                 "state": operation.state.value,
                 "contradicts": why is not None,
             },
         )
-        await _close_attempt(connection, permit, "acknowledged", receipt.object_id)
-        await connection.execute(
-            "UPDATE actonce.operation SET acknowledged_at = coalesce(acknowledged_at, clock_timestamp())"
-            f" WHERE {WHERE_KEY}",
-            identity_params(operation.key),
-        )
         if why is not None:
             reason, words = why
-            return await _contradicted(connection, operation, reason, words)
-        return await _accept(connection, operation, receipt, contract)
+            return await _contradicted(connection, operation, reason, words, now)
+        return await _accept(connection, operation, receipt, contract, now)
+
+
+# An acknowledgement replaces "unknown" as an attempt's outcome; nothing replaces an acknowledgement.
+_APPEND = """
+WITH ended AS (
+    UPDATE actonce.attempt SET outcome = 'acknowledged', outcome_at = clock_timestamp(), detail = %(object_id)s
+    WHERE nonce = %(nonce)s AND (outcome IS NULL OR outcome = 'unknown'))
+INSERT INTO actonce.acknowledgement (tenant, destination, action, operation_id, epoch, attempt, object_id, receipt,
+    state_before, contradicts)
+VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(epoch)s, %(attempt)s, %(object_id)s, %(receipt)s,
+    %(state)s, %(contradicts)s)
+"""
 
 
 def _contradiction(
-    operation: Operation, permit: Permit, receipt: Receipt, contract: Contract, earlier_ids: set[str]
+    operation: Operation, permit: Permit, receipt: Receipt, contract: Contract, known_ids: set[str]
 ) -> tuple[Reason, str] | None:
     """Rule R7: does this acknowledgement contradict a later permit, verdict or decision, or the digest?"""
     if receipt.digest is not None and receipt.digest != operation.payload_digest:
@@ -80,7 +85,7 @@ def _contradiction(
             f"the destination acknowledged object {receipt.object_id} with digest {receipt.digest}, "
             f"asked was {operation.payload_digest}"
         )
-    known = earlier_ids | ({operation.object_id} if operation.object_id else set())
+    known = known_ids | ({operation.object_id} if operation.object_id else set())
     if known and receipt.object_id not in known:
         return (
             Reason.POSSIBLE_DUPLICATE,
@@ -102,7 +107,13 @@ def _contradiction(
     return None
 
 
-async def _contradicted(connection: Connection, operation: Operation, reason: Reason, words: str) -> Operation:
+async def _contradicted(
+    connection: Connection, operation: Operation, reason: Reason, words: str, now: datetime
+) -> Operation:
+    await connection.execute(
+        f"UPDATE actonce.operation SET acknowledged_at = coalesce(acknowledged_at, %(now)s) WHERE {WHERE_KEY}",
+        {**identity_params(operation.key), "now": now},
+    )
     if operation.state in (State.CLOSED, State.REFUSED) and operation.natural_key is not None:
         # its natural key may belong to a successor by now; the intent's audit event still names it
         await connection.execute(
@@ -112,16 +123,19 @@ async def _contradicted(connection: Connection, operation: Operation, reason: Re
     return await pages.hold(connection, operation, reason, words, event=Event.ACK_CONTRADICTS)
 
 
-async def _accept(connection: Connection, operation: Operation, receipt: Receipt, contract: Contract) -> Operation:
+async def _accept(
+    connection: Connection, operation: Operation, receipt: Receipt, contract: Contract, now: datetime
+) -> Operation:
     if operation.state is State.HELD and operation.reason in (Reason.POSSIBLE_DUPLICATE, Reason.PAYLOAD_CONFLICT):
         await audit(connection, "operation.acknowledged_while_held", operation, {"object_id": receipt.object_id})
         return operation  # a repeat of what is known does not explain a duplicate away
     completes = contract.completion in ("receipt", "handover")
     event = Event.ACK_COMPLETE if completes else Event.ACK_READ_BACK
     columns: dict[str, object] = {"object_id": receipt.object_id, "reason": None, "words": None}
+    columns |= {"acknowledged_at": operation.acknowledged_at or now}
     if completes and operation.state is not State.COMMITTED:
         columns |= {"completion": contract.completion, "receipt": receipt.model_dump(mode="json")}
-        columns |= {"committed_at": operation.committed_at or receipt.at or operation.updated_at}
+        columns |= {"committed_at": operation.committed_at or receipt.at or now}
     moved = await move(connection, operation, event, **columns)
     if operation.state is State.HELD:
         await pages.close_hold(connection, moved, "evidence:acknowledgement")
@@ -194,8 +208,15 @@ async def _locked(connection: Connection, key: OperationKey) -> Operation:
     return operation
 
 
-async def _acknowledged_ids(connection: Connection, key: OperationKey) -> set[str]:
-    rows = await many(
-        connection, f"SELECT DISTINCT object_id FROM actonce.acknowledgement WHERE {WHERE_KEY}", identity_params(key)
+async def _locked_with_acknowledged(connection: Connection, key: OperationKey) -> tuple[Operation, set[str], datetime]:
+    """Lock the operation; with it every object id that was acknowledged before, and the ledger's time."""
+    row = await one(
+        connection,
+        "SELECT o.*, clock_timestamp() AS now, ARRAY(SELECT DISTINCT object_id FROM actonce.acknowledgement a"
+        " WHERE a.operation_id = o.operation_id AND a.tenant = o.tenant AND a.destination = o.destination"
+        f" AND a.action = o.action) AS known_ids FROM actonce.operation o WHERE {WHERE_KEY} FOR UPDATE",
+        identity_params(key),
     )
-    return {row["object_id"] for row in rows}
+    if row is None:
+        raise StaleWrite(f"{key} is not in this ledger; it was restored or is foreign: reconcile")
+    return Operation.of(row), set(row["known_ids"]), row["now"]

@@ -27,7 +27,6 @@ from actonce.ledger.store import (
     Connection,
     Ledger,
     Operation,
-    audit,
     identity_params,
     lock_operation,
     many,
@@ -91,7 +90,7 @@ SELECT %(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(task_id)s, %
     %(digest)s, %(account)s, %(natural_key)s, %(reverses)s, %(contract_version)s, %(contract_digest)s, %(guarantee)s,
     restore_epoch FROM actonce.identity
 ON CONFLICT (tenant, destination, action, operation_id) DO UPDATE SET updated_at = operation.updated_at
-RETURNING operation.*, (xmax = 0) AS inserted,
+RETURNING operation.*, clock_timestamp() AS now,
     (SELECT restore_epoch FROM actonce.identity) AS current_epoch,
     (SELECT quarantined FROM actonce.identity) AS quarantined,
     coalesce((SELECT cancel_requested FROM actonce.task t WHERE t.task_id = operation.task_id), false) AS task_cancelled
@@ -156,8 +155,6 @@ async def _consume(
     owner: Owner,
     nonce: UUID,
 ) -> Permit | NoPermit:
-    if row["inserted"]:
-        await audit(connection, "operation.intent", operation, {"digest": intent.digest, "step": intent.step})
     if operation.state is State.DISPATCHED and operation.nonce == nonce:
         return await _own(connection, operation, nonce)
     if operation.state is not State.READY:
@@ -181,15 +178,14 @@ async def _consume(
         words = f"{operation.attempts} permits were used, the contract allows {contract.attempts_max}"
         held = await pages.hold(connection, operation, Reason.ATTEMPTS_EXHAUSTED, words)
         return NoPermit(held, words)
-    return await _dispatch(connection, operation, row["current_epoch"], contract, owner, nonce)
+    return await _dispatch(connection, operation, row, contract, owner, nonce)
 
 
 async def _dispatch(
-    connection: Connection, operation: Operation, epoch: int, contract: Contract, owner: Owner, nonce: UUID
+    connection: Connection, operation: Operation, row: dict[str, Any], contract: Contract, owner: Owner, nonce: UUID
 ) -> Permit:
-    clock = await one(connection, "SELECT clock_timestamp() AS now")
-    assert clock is not None
-    issued_at: datetime = clock["now"]
+    issued_at: datetime = row["now"]
+    epoch: int = row["current_epoch"]
     not_after = issued_at + timedelta(seconds=contract.timing.permit_lifetime_s)
     attempt = operation.attempt + 1
     form = contract.keys.format if contract.keys else None

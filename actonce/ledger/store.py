@@ -235,9 +235,9 @@ def compare(operation: Operation, expected: Stamp) -> None:
 
 
 async def move(connection: Connection, operation: Operation, event: Event, **columns: Any) -> Operation:
-    """Apply one event of the lifecycle table to a locked operation and write its audit event with it."""
+    """Apply one event of the lifecycle table to a locked operation; a trigger writes its audit event with it."""
     state = next_state(operation.state, event)
-    values = {**columns, "state": state.value}
+    values = {**columns, "state": state.value, "last_event": event.value}
     assignments = sql.SQL(", ").join(
         sql.SQL("{} = {}").format(sql.Identifier(k), sql.Placeholder(f"v_{k}")) for k in values
     )
@@ -252,27 +252,13 @@ async def move(connection: Connection, operation: Operation, event: Event, **col
     row = await cursor.fetchone()
     if row is None:
         raise StaleWrite(f"{operation.operation_id} changed under this write; re-read and reconcile")
-    moved = Operation.of(row)
-    await audit(
-        connection,
-        f"operation.{event.value}",
-        moved,
-        {
-            "from": operation.state.value,
-            "to": state.value,
-            "epoch": moved.epoch,
-            "attempt": moved.attempt,
-            "version": moved.version,
-            "reason": moved.reason,
-        },
-    )
-    return moved
+    return Operation.of(row)
 
 
 async def audit(
     connection: Connection, kind: str, operation: Operation | None, body: dict[str, Any], *, task_id: str | None = None
 ) -> None:
-    """Append a required event in the caller's transaction."""
+    """Append a required event that is no change of an operation's state, in the caller's transaction."""
     await connection.execute(
         "INSERT INTO actonce.audit (kind, tenant, task_id, operation_id, body) VALUES (%s, %s, %s, %s, %s)",
         (

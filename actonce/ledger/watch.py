@@ -92,25 +92,27 @@ async def recount_overdue(ledger: Ledger, operation: Operation, after_s: float) 
 
 
 async def due_recounts(ledger: Ledger, limit: int = 200) -> list[Operation]:
-    """Committed operations with two or more permits that must be read again (rule R10)."""
+    """Committed and refused operations with two or more permits that must be read again (rule R10)."""
     async with ledger.transaction() as connection:
         rows = await many(
             connection,
             "SELECT * FROM actonce.operation WHERE recount_at < clock_timestamp() AND recounted_at IS NULL"
-            " AND state = 'committed' ORDER BY recount_at LIMIT %s",
+            " AND state IN ('committed', 'refused') ORDER BY recount_at LIMIT %s",
             (limit,),
         )
         return [Operation.of(row) for row in rows]
 
 
-async def recounted(ledger: Ledger, operation: Operation, count: int | None, words: str) -> Operation | None:
-    """Record a recount. A count other than one opens a hold `possible_duplicate`; None means it could not be read."""
+async def recounted(
+    ledger: Ledger, operation: Operation, count: int | None, expected: int, words: str
+) -> Operation | None:
+    """Record a recount. Another count than expected opens a hold `possible_duplicate`; None: it has no route."""
     async with ledger.transaction() as connection:
         current = await lock_operation(connection, operation.key)
-        if current is None or current.stamp != operation.stamp or current.state is not State.COMMITTED:
+        if current is None or current.stamp != operation.stamp or current.state not in (State.COMMITTED, State.REFUSED):
             return current
         await audit(connection, "operation.recounted", current, {"count": count, "words": words})
-        if count == 1 or count is None:
+        if count is None or count == expected:
             await connection.execute(
                 f"UPDATE actonce.operation SET recounted_at = clock_timestamp() WHERE {WHERE_KEY}",
                 identity_params(current.key),

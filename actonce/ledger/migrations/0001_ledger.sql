@@ -66,6 +66,7 @@ CREATE TABLE IF NOT EXISTS actonce.operation (
     contract_digest  text NOT NULL,
     guarantee        text NOT NULL,            -- the contract's late_arrival, for people
     state            text NOT NULL DEFAULT 'ready',
+    last_event       text NOT NULL DEFAULT 'intent', -- of the lifecycle table; the audit trigger names it
     reason           text,
     words            text,
     version          bigint NOT NULL DEFAULT 1,
@@ -253,6 +254,21 @@ CREATE TABLE IF NOT EXISTS actonce.audit (
     operation_id text,
     body         jsonb NOT NULL
 );
+
+-- Every change of an operation's state is an audit event, by construction and in the same transaction.
+CREATE OR REPLACE FUNCTION actonce.audit_operation() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO actonce.audit (kind, tenant, task_id, operation_id, body)
+    VALUES ('operation.' || NEW.last_event, NEW.tenant, NEW.task_id, NEW.operation_id, jsonb_build_object(
+        'destination', NEW.destination, 'action', NEW.action, 'state', NEW.state, 'reason', NEW.reason,
+        'epoch', NEW.epoch, 'attempt', NEW.attempt, 'version', NEW.version, 'digest', NEW.payload_digest,
+        'object_id', NEW.object_id));
+    RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER audit_intent AFTER INSERT ON actonce.operation
+    FOR EACH ROW EXECUTE FUNCTION actonce.audit_operation();
+CREATE OR REPLACE TRIGGER audit_change AFTER UPDATE ON actonce.operation
+    FOR EACH ROW WHEN (OLD.version <> NEW.version) EXECUTE FUNCTION actonce.audit_operation();
 
 CREATE OR REPLACE FUNCTION actonce.nothing_is_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
