@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from actonce.evidence import judge, write_verdict
+from actonce.evidence import judge, verify, write_verdict
 from actonce.evidence.result import junit, validate
 from actonce.evidence.verdict import SCHEMA_FILE, schema
 from tests.unit.evidence.builders import Run, good_run, send
@@ -115,3 +115,26 @@ def test_a_timeline_that_cannot_be_drawn_does_not_cost_the_page(tmp_path: Path) 
     run.find("verdict", "held")["decided_at"] = "yesterday noon"
     assert write_verdict(run.write(tmp_path)).result == "invalid"
     assert "cannot be drawn" in (tmp_path / "report.html").read_text()
+
+
+def test_verify_judges_again_and_notices_edited_added_and_removed_files(tmp_path: Path) -> None:
+    written = write_verdict(good_run().write(tmp_path))
+    verdict, code = verify(tmp_path)
+    assert (verdict.result, code) == ("passed", 0)
+    assert verdict.balance == written.balance
+    record = tmp_path / "record.jsonl"
+    original = record.read_text()
+    record.write_text(original.replace("req_after_1", "req_after_9"))
+    assert verify(tmp_path)[1] == 3
+    assert "record.jsonl was changed" in verify(tmp_path)[0].sentence
+    record.write_text(original)
+    (tmp_path / "extra.txt").write_text("x")
+    assert "extra.txt was added" in verify(tmp_path)[0].sentence
+    (tmp_path / "extra.txt").unlink()
+    (tmp_path / "junit.xml").unlink()
+    assert "junit.xml is gone" in verify(tmp_path)[0].sentence
+
+
+def test_verify_does_not_trust_the_stored_verdict(tmp_path: Path) -> None:
+    write_verdict(bad_run().write(tmp_path))
+    assert verify(tmp_path)[1] == 1
