@@ -1,0 +1,350 @@
+"""What every case needs: one lab for the session, one bench per case, and cases that run side by side.
+
+A `Lab` is the real parts: PostgreSQL, Temporal, the sandbox destinations as a process, a zygote that forks the
+project's programs. A `Bench` is one case's own corner: a ledger database, an account at every destination, a task
+queue, processes. Nothing here stands in for a part of the system.
+
+Cases mostly wait for bounds to pass. `side_by_side` starts all collected ones together, at most `AT_ONCE_MAX` at a
+time, and each test awaits its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.rows import dict_row
+from temporalio.client import Client, WorkflowHandle
+
+from actonce.contracts.identity import OperationKey, derive_operation_id
+from actonce.contracts.messages import OperationRequest, TaskInput
+from actonce.destinations.base import Destination, Registry
+from actonce.destinations.sandbox import SandboxSettings, build_sandbox
+from actonce.effects.system import System, this_process
+from actonce.ledger.store import Ledger
+from actonce.stack import Stack
+from actonce.stack.zygote import Zygote
+from actonce.testing.processes import Process
+from actonce.testing.waiting import eventually
+from drills.world.client import World
+from tests.integration.cases.wire import PgProxy
+
+ROOT = Path(__file__).resolve().parents[3]
+AT_ONCE_MAX = 6  # two cores: more cases at once than this make each other late instead of sharing their waits
+REFUND = {"payment_id": "pay_1", "amount_minor": 1250, "currency": "EUR", "reason": "damaged"}
+
+# Seconds. Short waits with room for a busy two-core machine: a permit lives ten times a slow transaction.
+QUICK = {
+    "connect_timeout_s": 1.0,
+    "write_timeout_s": 1.0,
+    "permit_lifetime_s": 1.5,
+    "send_deadline_s": 1.5,
+    "activity_timeout_s": 2.5,
+    "reconcile_after_s": 3.0,
+    "read_deadline_s": 1.5,
+    "read_again_s": 0.2,
+    "page_grace_s": 1.0,
+}
+
+
+@dataclass
+class Lab:
+    """Shared by all cases of a session."""
+
+    stack: Stack
+    temporal: Client
+    world: World
+    zygote: Zygote
+    template: str
+    env: dict[str, str]
+    folder: Path
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def dsn(self, database: str) -> str:
+        return urlunsplit(urlsplit(self.stack.ledger_dsn)._replace(path=f"/{database}"))
+
+    @contextlib.asynccontextmanager
+    async def bench(self, *, modes: Mapping[str, Any] | None = None, **settings: Any) -> AsyncIterator[Bench]:
+        """A fresh corner. `modes` order the world's payments; `settings` are of SandboxSettings (`timing` merges)."""
+        number = next(self._numbers)
+        async with contextlib.AsyncExitStack() as cleanup:
+            bench = Bench(self, number, settings, cleanup)
+            await bench.ledger_database(bench.database)
+            late_arrival = settings.get("late_arrival", "bounded")
+            await self.world.configure(bench.account, late_arrival=late_arrival, **(modes or {}))
+            yield bench
+
+
+class Bench:
+    """One case's own ledger, accounts, task queue and processes."""
+
+    def __init__(self, lab: Lab, number: int, settings: dict[str, Any], cleanup: contextlib.AsyncExitStack) -> None:
+        self.lab = lab
+        self.world = lab.world
+        self.account = f"case{number}"
+        self.database = f"case_{number}"
+        self.dsn = lab.dsn(self.database)
+        self.queue = f"case-{number}"
+        self.folder = lab.folder / self.account
+        self.folder.mkdir()
+        self._cleanup = cleanup
+        self._processes = 0
+        timing = QUICK | settings.pop("timing", {})
+        listeners = lab.world.listeners | settings.pop("listeners", {})
+        self.settings = SandboxSettings.model_validate(
+            {"listeners": listeners, "account": self.account, "completion": "receipt", "timing": timing, **settings}
+        )
+
+    # in this process ---------------------------------------------------------------------------------------------
+
+    async def ledger_database(self, name: str) -> str:
+        """Make one more empty, migrated ledger; return its DSN."""
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        async with await psycopg.AsyncConnection.connect(self.lab.stack.ledger_dsn, autocommit=True) as link:
+            await link.execute(statement.format(sql.Identifier(name), sql.Identifier(self.lab.template)))
+        return self.lab.dsn(name)
+
+    async def system(
+        self,
+        *,
+        dsn: str | None = None,
+        change: Callable[[Destination], Destination] | None = None,
+        deadline_s: float = 4.0,
+        **settings: Any,
+    ) -> System:
+        """The effects of one more process, in this one. `change` may rebuild a destination before it is registered."""
+        own = self.settings.model_copy(update=settings)
+        destinations = [change(d) if change else d for d in build_sandbox(own)]
+        ledger = await self._cleanup.enter_async_context(Ledger(dsn or self.dsn, deadline_s=deadline_s))
+        system = System(ledger, Registry(destinations), this_process())
+        self._cleanup.push_async_callback(system.drain, 0.0)
+        return system
+
+    async def pg_proxy(self) -> PgProxy:
+        """A proxy of our own in front of the ledger, which knows a COMMIT when it sees one."""
+        parts = urlsplit(self.dsn)
+        assert parts.hostname is not None and parts.port is not None
+        return await self._cleanup.enter_async_context(PgProxy(self.dsn))
+
+    def request(self, name: str = "1", **change: Any) -> OperationRequest:
+        """An operation of this bench: same `name`, same operation."""
+        values: dict[str, Any] = {
+            "tenant": "default",
+            "task_id": f"default/single/{self.account}-{name}",
+            "step": "only",
+            "destination": "payments",
+            "action": "refund",
+            "payload": {**REFUND, "payment_id": f"pay_{self.account}_{name}"},
+        }
+        return OperationRequest.model_validate(values | change)
+
+    # the world's own word ----------------------------------------------------------------------------------------
+
+    async def configure(self, destination: str = "payments", **modes: Any) -> None:
+        await self.world.configure(self.account, destination, **modes)
+
+    def lines(self, kind: str, operation_id: str | None = None, destination: str = "payments") -> list[dict[str, Any]]:
+        """This account's journal lines of one kind."""
+        return [
+            line
+            for line in self.world.journal()
+            if line["kind"] == kind
+            and line.get("account") == self.account
+            and line.get("destination") == destination
+            and operation_id in (None, line.get("operation_id"))
+        ]
+
+    def requests(self, operation_id: str | None = None, destination: str = "payments") -> list[dict[str, Any]]:
+        """Writes that arrived whole."""
+        return [r for r in self.lines("request", operation_id, destination) if r["role"] == "effect"]
+
+    def effects(self, operation_id: str | None = None, destination: str = "payments") -> list[dict[str, Any]]:
+        return self.lines("effect", operation_id, destination)
+
+    # the ledger's rows -------------------------------------------------------------------------------------------
+
+    async def rows(self, table: str, operation_id: str | None = None, dsn: str | None = None) -> list[dict[str, Any]]:
+        query = sql.SQL("SELECT * FROM actonce.{}").format(sql.Identifier(table))
+        async with await psycopg.AsyncConnection.connect(dsn or self.dsn, row_factory=dict_row) as link:
+            rows = await (await link.execute(query)).fetchall()
+        return [r for r in rows if operation_id in (None, r.get("operation_id"))]
+
+    async def operation(self, operation_id: str | None = None, dsn: str | None = None) -> dict[str, Any]:
+        (row,) = await self.rows("operation", operation_id, dsn)
+        return row
+
+    async def until_state(self, *states: str, operation_id: str | None = None, within_s: float = 40) -> dict[str, Any]:
+        """Wait until the one operation is in one of these states."""
+
+        async def check() -> dict[str, Any] | None:
+            rows = await self.rows("operation", operation_id)
+            return rows[0] if len(rows) == 1 and rows[0]["state"] in states else None
+
+        what = f"operation of {self.account} {' or '.join(states)}"
+        return await eventually(check, within_s=within_s, what=what, every_s=0.1)
+
+    # processes ---------------------------------------------------------------------------------------------------
+
+    def environment(self, **more: str) -> dict[str, str]:
+        world = self.folder / "world.json"
+        world.write_text(self.settings.model_dump_json(), encoding="utf-8")
+        return {
+            **self.lab.env,
+            "ACTONCE_LEDGER_DSN": self.dsn,
+            "ACTONCE_TASK_QUEUE": self.queue,
+            "ACTONCE_WORLD": str(world),
+            "ACTONCE_WATCH_EVERY_S": "0.3",
+            "ACTONCE_WATCH_IDLE_S": "3",
+            "ACTONCE_WATCH_HELD_AGAIN_S": "2",
+            **more,
+        }
+
+    async def start(self, program: str, *args: str, role: str | None = None, **env: str) -> Process:
+        """Start one program of the project and wait until it says that it is ready."""
+        self._processes += 1
+        name = f"{role or program.removeprefix('-m ')}-{self._processes}".replace("/", "_")
+        process = await Process.start(
+            self.lab.zygote,
+            name,
+            program,
+            args,
+            env=self.environment(**env),
+            log=self.folder / f"{name}.log",
+            on_event=lambda _kind, _fields: None,
+            cwd=ROOT,
+        )
+        self._cleanup.push_async_callback(process.kill)
+        await process.until_ready()
+        return process
+
+    async def worker(self, program: str = "worker.py", **env: str) -> Process:
+        return await self.start(program, "run", role="worker", **env)
+
+    async def watch(self, **env: str) -> Process:
+        return await self.start("worker.py", "watch", role="watch", **env)
+
+    async def entry(self, **env: str) -> str:
+        """Start the entry service; return its URL."""
+        process = await self.start("-m actonce.entry", role="entry", ACTONCE_ENTRY_PORT="0", **env)
+        return str(process.ready["url"])
+
+    # tasks -------------------------------------------------------------------------------------------------------
+
+    def task(self, name: str = "1", task_type: str = "single", payload: dict[str, Any] | None = None) -> TaskInput:
+        key = f"{self.account}-{name}"
+        given = payload or {
+            "destination": "payments",
+            "action": "refund",
+            "payload": {**REFUND, "payment_id": f"pay_{self.account}_{name}"},
+        }
+        return TaskInput(
+            tenant="default",
+            task_id=f"default/{task_type}/{key}",
+            task_type=task_type,
+            task_key=key,
+            payload=given,
+        )
+
+    async def start_task(self, task: TaskInput, **options: Any) -> WorkflowHandle[Any, Any]:
+        """Start the workflow of a task as the entry does."""
+        return await self.lab.temporal.start_workflow(
+            f"{task.task_type}.v1", task, id=task.task_id, task_queue=self.queue, result_type=dict, **options
+        )
+
+
+def operation_id_of(task: TaskInput | OperationRequest, step: str = "only", iteration: int = 0) -> str:
+    return derive_operation_id(task.tenant, task.task_id, step, iteration)
+
+
+def key_of(request: OperationRequest) -> OperationKey:
+    operation_id = derive_operation_id(request.tenant, request.task_id, request.step, request.iteration)
+    return OperationKey(request.tenant, request.destination, request.action, operation_id)
+
+
+async def activities_of(handle: WorkflowHandle[Any, Any]) -> list[str]:
+    """The activity types of a run, in the order in which they were scheduled, without the prefix and version."""
+    history = await handle.fetch_history()
+    scheduled = [
+        e.activity_task_scheduled_event_attributes.activity_type.name
+        for e in history.events
+        if e.HasField("activity_task_scheduled_event_attributes")
+    ]
+    return [name.removeprefix("actonce.").removesuffix(".v1") for name in scheduled]
+
+
+async def settle(system: System, request: OperationRequest, within_s: float = 30.0) -> Any:
+    """Do what the guard does after an issue with an unknown end, until nothing is left to wait for."""
+    from actonce.effects.reconcile import settle_step
+
+    deadline = time.monotonic() + within_s
+    while True:
+        seen = await settle_step(system, key_of(request))
+        if seen.next not in ("wait", "beacon", "cancel_key"):
+            return seen
+        assert time.monotonic() < deadline, f"still {seen.next} after {within_s} s: {seen.words}"
+        await asyncio.sleep(seen.wait_s)
+
+
+def body_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps(rows, default=str)
+
+
+# side by side ----------------------------------------------------------------------------------------------------
+
+CaseFn = Callable[..., Awaitable[None]]
+
+
+class Runner:
+    """Runs collected cases together."""
+
+    def __init__(self, lab: Lab, items: Sequence[pytest.Item]) -> None:
+        gate = asyncio.Semaphore(AT_ONCE_MAX)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        for item in items:
+            fn: CaseFn | None = getattr(getattr(item, "function", None), "case_function", None)
+            if fn is not None:
+                params = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+                self._tasks[item.nodeid] = asyncio.ensure_future(self._one(gate, fn, lab, params))
+
+    @staticmethod
+    async def _one(gate: asyncio.Semaphore, fn: CaseFn, lab: Lab, params: dict[str, Any]) -> None:
+        async with gate, asyncio.timeout(90):
+            await fn(lab, **params)
+
+    async def result(self, nodeid: str) -> None:
+        await self._tasks[nodeid]
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+def side_by_side(fn: CaseFn) -> CaseFn:
+    """Make a case `async def test_x(lab, **params)` one that runs with the others while they wait."""
+
+    @functools.wraps(fn)
+    async def wrapper(runner: Runner, request: pytest.FixtureRequest, **_params: Any) -> None:
+        await runner.result(request.node.nodeid)
+
+    parameters = [p for name, p in inspect.signature(fn).parameters.items() if name != "lab"]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    fixtures = [inspect.Parameter(name, kind) for name in ("runner", "request")]
+    wrapper.__signature__ = inspect.Signature([*fixtures, *parameters])  # type: ignore[attr-defined]
+    wrapper.case_function = fn  # type: ignore[attr-defined]
+    # Not by SIGALRM: the freeze timer needs that signal's default action, and refuses to send without it.
+    bounded = pytest.mark.timeout(240, method="thread")
+    return bounded(pytest.mark.asyncio(loop_scope="session")(wrapper))
