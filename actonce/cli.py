@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from actonce import __version__
-from actonce.stack import Stack, StackError, eventually, signal_checked, wait_gone
+from actonce.stack import Stack, StackError, eventually, leave, signal_checked, wait_gone
 from actonce.stack.doctor import examine
 from actonce.stack.program import Program
 from actonce.stack.state import FolderLock, StateFile
@@ -213,5 +213,13 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+
+
 if __name__ == "__main__":
-    app()
+    main()

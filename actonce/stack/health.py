@@ -20,6 +20,7 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
+from actonce.stack.process import leave
 from actonce.stack.temporal import RPC_TIMEOUT
 
 # A long poll lasts up to a minute; a poller not seen for longer has gone.
@@ -73,4 +74,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

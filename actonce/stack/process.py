@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -128,6 +129,20 @@ def _is_recorded(proc: Proc) -> bool:
             "someone else now. Not signalled; remove the stale record."
         )
     return True
+
+
+def leave(status: int) -> NoReturn:
+    """End this process now, with its output flushed but without the interpreter's finalization.
+
+    For programs that used the Temporal SDK: its threads may still be handing back their last result when `main` ends,
+    and Python then aborts or crashes (7 of 25 short clients and 2 of 25 workers ended with SIGABRT on Python 3.11),
+    which would turn a clean shutdown into what looks like a kill. Exit handlers do not run.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or a reader that is gone: nothing left to tell
+            stream.flush()
+    os._exit(status)
 
 
 async def eventually(

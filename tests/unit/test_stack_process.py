@@ -112,3 +112,9 @@ async def test_child_of_a_killed_parent_dies_or_can_be_ended_by_its_record(tmp_p
     if sys.platform != "linux":  # no kernel there sends a signal at the parent's death: the next `up` or `down` does
         assert signal_checked(child, signal.SIGKILL)
     assert await wait_gone(child, within_s=5)
+
+
+def test_leaving_flushes_what_was_said_and_keeps_the_status() -> None:
+    source = "from actonce.stack import leave; print('last words'); leave(3)"
+    run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (3, "last words\n")
