@@ -20,8 +20,10 @@ from temporalio.envconfig import ClientConfig
 
 from actonce.contracts.errors import ActonceError
 from actonce.entry.app import create_app
+from actonce.entry.logs import configure
 from actonce.entry.settings import EntrySettings
 from actonce.ledger.migrate import migrate
+from actonce.ledger.store import Ledger
 
 GRACE_S = 5  # requests in progress end by themselves: the ledger's deadline is shorter
 
@@ -50,18 +52,26 @@ def _listen(settings: EntrySettings) -> socket.socket:
         ) from error
 
 
+async def _check(settings: EntrySettings) -> None:
+    """Refuse an empty or foreign ledger before anything is accepted into it."""
+    async with Ledger(settings.ledger_dsn.get_secret_value(), ledger_id=settings.ledger_id, pool_max=1) as ledger:
+        await ledger.identity()
+
+
 def main() -> None:
+    configure()
     try:
         settings = EntrySettings()
     except ValidationError as error:
         raise SystemExit(f"actonce.entry: settings do not fit:\n{error}") from error
-    if settings.ledger_id is None:
-        try:
-            migrate(settings.ledger_dsn, deployment=settings.deployment)
-        except (ActonceError, psycopg.Error) as error:
-            raise SystemExit(
-                f"actonce.entry: the ledger cannot be used: {error}. Check PostgreSQL and ACTONCE_LEDGER_DSN."
-            ) from error
+    try:
+        if settings.ledger_id is None:
+            migrate(settings.ledger_dsn.get_secret_value(), deployment=settings.deployment)
+        asyncio.run(_check(settings))
+    except (ActonceError, psycopg.Error) as error:
+        raise SystemExit(
+            f"actonce.entry: the ledger cannot be used: {error}. Check PostgreSQL and ACTONCE_LEDGER_DSN."
+        ) from error
     sock = _listen(settings)
     host, port = sock.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -34,7 +34,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        async with Ledger(settings.ledger_dsn, ledger_id=settings.ledger_id) as ledger:
+        async with Ledger(settings.ledger_dsn.get_secret_value(), ledger_id=settings.ledger_id) as ledger:
             starter = Starter(ledger, settings, connect)
             app.state.entry = Entry(settings, ledger, starter, namespace)
             loop = asyncio.create_task(starter.run(), name="start accepted tasks")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from typing import Any
 
@@ -77,6 +76,8 @@ def _invalid(_: ExceptionHandler, __: Request, error: RequestValidationError) ->
 
 
 def _unexpected(_: ExceptionHandler, request: Request, error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
     incident = uuid.uuid4().hex[:12]
     log.error("unexpected", incident=incident, path=request.url.path, exc_info=error)
     return problem(500, "unexpected", "Unexpected error", f"The log has it as incident {incident}.", incident=incident)
@@ -93,7 +94,6 @@ def install(app: FastAPI) -> None:
         ForeignLedger: _foreign,
     }
     handler = new_exception_handler(
-        logger=logging.getLogger("actonce.entry.problems"),
         handlers=handlers,
         request_validation_handler=_invalid,
         documentation_uri_template=URN,

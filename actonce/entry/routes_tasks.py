@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
@@ -74,7 +75,7 @@ async def start(task_type: str, request: Request, response: Response, entry: Sha
         response.headers["Idempotent-Replayed"] = "true"
     elif not task.cancel_requested and entry.starter.away is None:
         await entry.starter.start(task)
-    response.headers["Location"] = str(request.url_for("show", task_id=task.task_id).path)
+    response.headers["Location"] = f"/v1/tasks/{quote(task.task_id, safe='')}"
     return await _answer(entry, task)
 
 
@@ -113,7 +114,6 @@ async def list_tasks(
 
 @router.get(
     "/{task_id:path}",
-    name="show",
     summary="The truth about one task",
     response_model=TaskView,
     responses=documented(404, 503),

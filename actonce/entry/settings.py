@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -25,7 +25,7 @@ class EntrySettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ACTONCE_", extra="ignore")
 
-    ledger_dsn: str = Field(description="postgresql:// URL of the ledger")
+    ledger_dsn: SecretStr = Field(description="postgresql:// URL of the ledger")
     ledger_id: str | None = Field(default=None, description="refuse every other ledger; nothing is migrated then")
     deployment: str = "default"
     task_queue: str = "actonce"
