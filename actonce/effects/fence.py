@@ -115,6 +115,7 @@ class Window:
     async def __call__(self) -> AsyncIterator[None]:
         if self.entered:
             raise SendFenced(f"{self.name}: a permit is good for one send, this one is used; nothing more was sent")
+        self._check_life()  # a process that merely is late is fenced, not killed
         self._timer.arm(self, self._deadline_s)
         try:
             await self._check()
@@ -129,5 +130,8 @@ class Window:
                 await self._ask_ledger()
             except LedgerUnavailable as error:
                 raise SendFenced(f"{self.name}: the ledger cannot confirm the permit; nothing was sent") from error
+        self._check_life()
+
+    def _check_life(self) -> None:
         if clocks.now_s() >= self._deadline_s:
             raise SendFenced(f"{self.name}: the permit's life was over before the send; nothing was sent")

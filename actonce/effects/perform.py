@@ -81,7 +81,7 @@ async def perform(system: System, request: OperationRequest) -> IssueResult:
         f"{intent.key.operation_id} attempt {permit.attempt}",
         system.timer,
         deadline_s=asked_at_s + contract.timing.permit_lifetime_s,
-        allowed_at_s=clocks.now_s(),
+        allowed_at_s=asked_at_s,  # not when its answer came: the commit may be much older than that
         ask_ledger=lambda: permits.check_fence(system.ledger, permit),
     )
     send = asyncio.create_task(send_and_record(system, destination, permit, window, asked_at_s))
