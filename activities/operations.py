@@ -134,7 +134,8 @@ class OperationActivities:
         except StaleWrite as error:
             raise ApplicationError(str(error), type="StaleWrite") from error  # retried
         activity.logger.info("decision of %s: %s, now %s", operation.operation_id, result, operation.state)
-        return await reconcile(self.system, key)
+        seen = await reconcile(self.system, key)
+        return seen.model_copy(update={"decided": result})
 
     @activity.defn(name="actonce.report.v1")
     async def report(self, report: TaskReport) -> TaskReport:

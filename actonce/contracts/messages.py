@@ -72,6 +72,7 @@ class ReconcileResult(_Message):
     may_commit_until: str | None = None
     attempt: int = 0
     version: int = 0
+    decided: str | None = None  # of a decide activity: the decision and how it ended
 
 
 class OperationResult(_Message):

@@ -15,7 +15,8 @@ from actonce.ledger.store import Operation
 async def decide(system: System, key: OperationKey) -> tuple[Operation, str]:
     """Apply what is pending for a held operation. Returns it and what happened.
 
-    What happened: nothing_pending, applied, superseded_by_evidence, stale, expired.
+    What happened: `nothing_pending`, or the decision and how it ended, such as `permit_one_retry: applied`; it ends
+    applied, superseded_by_evidence, stale or expired.
     """
     case, fresh, readings = await read_fresh(system, key)
     decision = await decisions.pending(system.ledger, key)
@@ -28,4 +29,4 @@ async def decide(system: System, key: OperationKey) -> tuple[Operation, str]:
             operation = await verdicts.record_verdict(system.ledger, case, fresh, readings, contract)
         except StaleWrite as error:
             log.info("the operation moved while a decision was consumed", operation_id=key.operation_id, why=str(error))
-    return operation, result
+    return operation, f"{decision.decision}: {result}"
