@@ -73,7 +73,7 @@ class SandboxSettings(BaseModel):
 
     model_config = ConfigDict(extra="ignore")  # the world's own file has more in it
     listeners: dict[str, str]
-    account: str
+    account: str = "main"  # the world needs not be told of an account beforehand
     late_arrival: LateArrivalKind = "bounded"  # of payments
     destinations: tuple[str, ...] = ("payments", "reversals", "tickets", "mail")
     completion: Literal["receipt", "read_back"] = "read_back"
