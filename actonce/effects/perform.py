@@ -120,6 +120,8 @@ async def send_and_record(
     call = _call(permit, window, give_up_s)
     token = _current.set(call)
     try:
+        if clocks.now_s() >= asked_at_s + contract.timing.permit_lifetime_s:
+            raise SendFenced(f"{call.operation_id}: the permit came after its life was over; nothing was sent")
         async with asyncio.timeout(max(0.0, give_up_s - clocks.now_s())):
             receipt = await destination.send(call)
         if not window.entered:
