@@ -24,6 +24,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 import activities
@@ -33,14 +34,18 @@ from activities.planner import ScriptedPlanner
 from actonce.contracts.errors import LedgerUnavailable
 from actonce.destinations.base import Registry
 from actonce.destinations.sandbox import load_sandbox
+from actonce.effects.guard import NUDGE
 from actonce.effects.system import System, register_contracts, this_process
 from actonce.effects.watcher import WatchSettings, watch_once
+from actonce.ledger import watch as watch_queries
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
 from actonce.settings import WorkerSettings
+from actonce.stack import run_and_leave
 
 log = structlog.get_logger("worker")
 _CONNECT_AGAIN_S = 0.5
+_NUDGE_AGAIN_S = 10.0
 
 
 def registry_of(settings: WorkerSettings) -> Registry:
@@ -61,17 +66,22 @@ async def composed(settings: WorkerSettings) -> AsyncIterator[System]:
         yield system
 
 
-async def connect(stopping: asyncio.Event) -> Client:
-    """Connect to Temporal, however long it takes to come up; gives up when told to stop."""
+async def connect_once() -> Client:
+    """Connect to Temporal, or raise RuntimeError."""
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "127.0.0.1:7233")
+    return await Client.connect(**config, data_converter=pydantic_data_converter)
+
+
+async def connect(stopping: asyncio.Event) -> Client:
+    """Connect to Temporal, however long it takes to come up; gives up when told to stop."""
     while True:
         try:
-            return await Client.connect(**config, data_converter=pydantic_data_converter)
+            return await connect_once()
         except RuntimeError as error:
             if stopping.is_set():
                 raise
-            log.warning("Temporal does not answer", target=config.get("target_host"), error=str(error)[:300])
+            log.warning("Temporal does not answer", error=str(error)[:300])
             await asyncio.sleep(_CONNECT_AGAIN_S)
 
 
@@ -104,10 +114,30 @@ async def watch(settings: WorkerSettings) -> None:
             held_again_s=settings.watch_held_again_s,
             orphaned_after_s=settings.watch_orphaned_after_s,
         )
-        loops = [forever("watcher", settings.watch_every_s, lambda: watch_once(system, limits), stopping)]
+        loops = [
+            forever("watcher", settings.watch_every_s, lambda: watch_once(system, limits), stopping),
+            forever("nudger", settings.watch_every_s, Nudger(system).nudge_once, stopping),
+        ]
         ready("watch")
         await asyncio.gather(*loops)
         await system.drain(grace_s=0.0)
+
+
+class Nudger:
+    """Tells workflows that the hold they wait on is closed. Best effort: they also look by themselves."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._client: Client | None = None
+
+    async def nudge_once(self) -> None:
+        """Signal every workflow that waits on a closed hold."""
+        for workflow_id in await watch_queries.workflows_to_nudge(self._system.ledger, _NUDGE_AGAIN_S):
+            self._client = self._client or await connect_once()
+            try:
+                await self._client.get_workflow_handle(workflow_id).signal(NUDGE)
+            except RPCError as error:
+                log.info("not nudged", workflow_id=workflow_id, error=str(error)[:200])
 
 
 async def forever(name: str, every_s: float, act: Callable[[], Awaitable[object]], stopping: asyncio.Event) -> None:
@@ -161,4 +191,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_and_leave(lambda: main(sys.argv[1:]))

@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from actonce import __version__
-from actonce.stack import Stack, StackError, eventually, leave, signal_checked, wait_gone
+from actonce.stack import Stack, StackError, eventually, run_and_leave, signal_checked, wait_gone
 from actonce.stack.doctor import examine
 from actonce.stack.program import Program
 from actonce.stack.state import FolderLock, StateFile
@@ -125,7 +125,7 @@ def _show(stack: Stack, took_s: float) -> None:
     for name, part in stack.parts.items():
         table.add_row(name, str(part.pid), where.get(name, " ".join(part.command()[1:]) if _is_program(part) else ""))
     out.print(table)
-    out.print(f"ready in {took_s:.1f} s; settings for a shell: eval \"$(actonce env --folder '{stack.folder}')\"")
+    out.print(f"ready in {took_s:.1f} s; for a shell: eval \"$(actonce env -f '{stack.folder}')\"", soft_wrap=True)
 
 
 def _is_program(part: object) -> bool:
@@ -215,10 +215,7 @@ def doctor() -> None:
 
 def main() -> None:
     """The console script."""
-    try:
-        app()
-    except SystemExit as end:
-        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    run_and_leave(app)
 
 
 if __name__ == "__main__":

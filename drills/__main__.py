@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from actonce.evidence import Verdict, verify
-from actonce.stack import Stack, StackError
+from actonce.stack import Stack, StackError, run_and_leave
 from actonce.testing.faults import FaultError
 from actonce.testing.waiting import NeverHappened
 from drills.catalog import CODES, SIDE_BY_SIDE, Options, catalog, run_drill, worst
@@ -217,4 +217,4 @@ async def _open(database: Path) -> None:
 
 
 if __name__ == "__main__":
-    app()
+    run_and_leave(app)

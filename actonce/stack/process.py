@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -143,6 +144,23 @@ def leave(status: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):  # closed, or a reader that is gone: nothing left to tell
             stream.flush()
     os._exit(status)
+
+
+def run_and_leave(program: Callable[[], object]) -> NoReturn:
+    """Run a `main` and `leave` with its status: its int result, its SystemExit, 130 on Ctrl-C, 1 on an exception."""
+    status: object = 1
+    try:
+        status = program()
+    except SystemExit as end:
+        status = end.code
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+            status = 1
+    except KeyboardInterrupt:
+        status = 130
+    except BaseException:
+        traceback.print_exc()
+    leave(status if isinstance(status, int) else 0)
 
 
 async def eventually(

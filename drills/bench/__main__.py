@@ -28,7 +28,7 @@ from rich.table import Table
 from temporalio.client import Client
 
 from actonce.stack import Stack
-from actonce.stack.process import Child, spawn
+from actonce.stack.process import Child, run_and_leave, spawn
 from drills.world.client import World
 
 ROUNDS = 7  # enough for a median on a noisy machine, short enough to wait for
@@ -300,4 +300,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_leave(main)

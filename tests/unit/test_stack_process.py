@@ -118,3 +118,21 @@ def test_leaving_flushes_what_was_said_and_keeps_the_status() -> None:
     source = "from actonce.stack import leave; print('last words'); leave(3)"
     run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (3, "last words\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ("return None", 0, ""),
+        ("return 4", 4, ""),
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit(2)", 2, ""),
+        ("raise SystemExit('why')", 1, "why"),
+        ("raise KeyboardInterrupt", 130, ""),
+        ("raise ValueError('boom')", 1, "ValueError: boom"),
+    ],
+)
+def test_program_leaves_with_the_status_it_would_have_had(body: str, status: int, said: str) -> None:
+    source = f"from actonce.stack import run_and_leave\ndef main():\n    {body}\nrun_and_leave(main)"
+    run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert run.returncode == status and said in run.stderr
