@@ -13,17 +13,21 @@ from actonce.effects.reconcile import reconcile
 from actonce.effects.system import System
 from actonce.ledger import tasks
 from tests.integration.cases.gates import Gate, before_fence
-from tests.integration.cases.kit import Bench, Lab, key_of, settle, side_by_side
+from tests.integration.cases.kit import QUICK, Bench, Lab, key_of, settle, side_by_side
 
 # A destination that cannot be read holds at once: the quickest honest way into a hold.
 NO_ROUTES = {"payments": {"routes": [], "has_beacon": False}}
+
+
+# An owner whose own clock does not end its wait: the permit's life is the same, only the record comes late.
+PATIENT = QUICK | {"send_deadline_s": 20.0, "activity_timeout_s": 25.0, "reconcile_after_s": 30.0}
 
 
 async def perform_at_gate(
     bench: Bench, gate: Gate, request: OperationRequest, instead: Exception | None = None
 ) -> tuple[System, asyncio.Task[IssueResult]]:
     """Start an owner and return when it stands before its fence."""
-    owner = await bench.system(change=before_fence(gate, instead))
+    owner = await bench.system(change=before_fence(gate, instead), timing=PATIENT)
     task = asyncio.ensure_future(perform(owner, request))
     await asyncio.wait_for(gate.reached.wait(), 10)
     return owner, task
@@ -176,7 +180,6 @@ async def test_late_record_about_attempt_one_leaves_attempt_two_alone(lab: Lab, 
     """cell 7, R6."""
     async with lab.bench() as bench:
         gate, request = Gate(), bench.request()
-        # Its own deadline is far away; the ledger's bounds are the contract's.
         owner_system, owner = await perform_at_gate(bench, gate, request, instead)
         system = await bench.system()
         assert (await settle(system, request)).next == "issue"
