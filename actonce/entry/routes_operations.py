@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from actonce.contracts.errors import LedgerUnavailable
+from actonce.contracts.lifecycle import State
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
 from actonce.entry.views import (
@@ -14,7 +15,9 @@ from actonce.entry.views import (
     DecisionBody,
     DecisionView,
     OperationRecordsView,
+    OperationView,
     PageView,
+    operation_view,
     record_view,
 )
 from actonce.entry.words import cli
@@ -23,6 +26,27 @@ from actonce.ledger.store import Operation
 
 router = APIRouter(prefix="/v1", tags=["operations"])
 Shared = Annotated[Entry, Depends(entry_of)]
+
+
+@router.get(
+    "/operations",
+    summary="List operations, newest first",
+    response_model=list[OperationView],
+    responses=documented(422, 503),
+)
+async def list_operations(
+    entry: Shared,
+    state: Annotated[State | None, Query(description="only this state, e.g. `held`")] = None,
+    natural_key: str | None = None,
+    destination: str | None = None,
+    tenant: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[OperationView]:
+    """Where each stands and its three facts. The whole record: GET /v1/operations/{operation_id}."""
+    found = await records.list_operations(
+        entry.ledger, state=state, natural_key=natural_key, destination=destination, tenant=tenant, limit=limit
+    )
+    return [operation_view(operation) for operation in found]
 
 
 @router.get(

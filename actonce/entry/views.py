@@ -56,6 +56,8 @@ class OperationView(BaseModel):
     completion: str | None = Field(description="the evidence that completed it: receipt, read_back, handover, …")
     receipt: dict[str, Any] | None
     payload_digest: str
+    natural_key: str | None
+    created_at: datetime
     guarantee: str = Field(description="the destination's late_arrival, as declared when the intent was written")
     not_after: datetime | None = Field(description="when the last permit ends")
     reconcile_at: datetime | None = Field(description="when `absent`, holds and pages may begin")
@@ -70,11 +72,9 @@ class OperationRecordView(OperationView):
 
     payload: dict[str, Any]
     account: str
-    natural_key: str | None
     reverses: str | None
     contract_version: int
     contract_digest: str
-    created_at: datetime
     updated_at: datetime
     attempt_records: list[dict[str, Any]]
     acknowledgements: list[dict[str, Any]]

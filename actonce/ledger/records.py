@@ -190,6 +190,34 @@ async def _would(connection: Connection, key: OperationKey, operation: Operation
     return Allowed(action, True, residual_risk=risk)
 
 
+async def list_operations(
+    ledger: Ledger,
+    *,
+    state: str | None = None,
+    natural_key: str | None = None,
+    destination: str | None = None,
+    tenant: str | None = None,
+    limit: int = 100,
+) -> list[Operation]:
+    """Operations, newest first."""
+    async with _snapshot(ledger) as connection:
+        rows = await many(
+            connection,
+            "SELECT * FROM actonce.operation WHERE (%(state)s::text IS NULL OR state = %(state)s)"
+            " AND (%(natural_key)s::text IS NULL OR natural_key = %(natural_key)s)"
+            " AND (%(destination)s::text IS NULL OR destination = %(destination)s)"
+            " AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s) ORDER BY created_at DESC LIMIT %(limit)s",
+            {
+                "state": state,
+                "natural_key": natural_key,
+                "destination": destination,
+                "tenant": tenant,
+                "limit": limit,
+            },
+        )
+        return [Operation.of(row) for row in rows]
+
+
 async def list_pages(ledger: Ledger, *, open_only: bool = True, limit: int = 100) -> list[Row]:
     """Pages, newest first."""
     async with _snapshot(ledger) as connection:
