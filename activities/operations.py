@@ -30,7 +30,7 @@ from actonce.effects.decide import decide
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import cancel_keys, reconcile, write_beacon
 from actonce.effects.system import System
-from actonce.ledger import tasks
+from actonce.ledger import tasks, watch
 
 _HEARTBEATS_PER_TIMEOUT = 4
 
@@ -123,7 +123,10 @@ class OperationActivities:
     @activity.defn(name="actonce.hold.v1")
     async def hold(self, ref: OperationRef) -> ReconcileResult:
         """Confirm that the hold and its page are on record (the verdict's own transaction wrote them)."""
-        return await reconcile(self.system, key_of(ref))
+        seen = await reconcile(self.system, key_of(ref))
+        if seen.next != "hold":
+            await watch.mark_seen(self.system.ledger, key_of(ref))
+        return seen
 
     @activity.defn(name="actonce.decide.v1")
     async def decide(self, ref: OperationRef) -> ReconcileResult:
@@ -135,6 +138,8 @@ class OperationActivities:
             raise ApplicationError(str(error), type="StaleWrite") from error  # retried
         activity.logger.info("decision of %s: %s, now %s", operation.operation_id, result, operation.state)
         seen = await reconcile(self.system, key)
+        if seen.next != "hold":
+            await watch.mark_seen(self.system.ledger, key)
         return seen.model_copy(update={"decided": result})
 
     @activity.defn(name="actonce.report.v1")

@@ -7,6 +7,7 @@ from typing import Any, LiteralString
 
 from psycopg.types.json import Jsonb
 
+from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import Reason
 from actonce.ledger import pages
@@ -141,19 +142,28 @@ async def operations_of_task(ledger: Ledger, task_id: str) -> list[Operation]:
         return [Operation.of(row) for row in rows]
 
 
-async def tasks_to_nudge(ledger: Ledger, limit: int = 200) -> list[str]:
-    """Workflows that wait for something the ledger already knows: a settled hold, a decision, a cancellation."""
+async def workflows_to_nudge(ledger: Ledger, again_s: float, limit: int = 100) -> list[str]:
+    """Workflows that wait on a hold which is closed by now; each at most once in `again_s`, until it has seen it."""
     async with ledger.transaction() as connection:
         rows = await many(
             connection,
-            "SELECT DISTINCT t.workflow_id FROM actonce.task t JOIN actonce.operation o USING (task_id)"
-            " WHERE t.outcome IS NULL AND (o.state <> 'held' OR EXISTS (SELECT 1 FROM actonce.decision d WHERE"
-            " d.operation_id = o.operation_id AND d.destination = o.destination AND d.tenant = o.tenant"
-            " AND d.action = o.action AND d.consumed_at IS NULL))"
-            " AND EXISTS (SELECT 1 FROM actonce.hold h WHERE h.task_id = t.task_id) LIMIT %s",
-            (limit,),
+            "UPDATE actonce.hold h SET nudged_at = clock_timestamp() FROM actonce.task t WHERE t.task_id = h.task_id"
+            " AND t.outcome IS NULL AND h.hold_id IN (SELECT hold_id FROM actonce.hold WHERE closed_at IS NOT NULL"
+            " AND seen_at IS NULL AND (nudged_at IS NULL OR nudged_at < clock_timestamp() - make_interval(secs => %s))"
+            " ORDER BY hold_id LIMIT %s) RETURNING t.workflow_id",
+            (again_s, limit),
         )
-        return [row["workflow_id"] for row in rows]
+        return sorted({row["workflow_id"] for row in rows})
+
+
+async def mark_seen(ledger: Ledger, key: OperationKey) -> None:
+    """The workflow that waited has seen that the holds of this operation are closed."""
+    async with ledger.transaction() as connection:
+        await connection.execute(
+            f"UPDATE actonce.hold SET seen_at = clock_timestamp() WHERE {WHERE_KEY} AND closed_at IS NOT NULL"
+            " AND seen_at IS NULL",
+            identity_params(key),
+        )
 
 
 async def undelivered_pages(ledger: Ledger, repeat_s: float, limit: int = 50) -> list[dict[str, Any]]:

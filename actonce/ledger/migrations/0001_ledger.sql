@@ -165,7 +165,9 @@ CREATE TABLE IF NOT EXISTS actonce.hold (
     words        text NOT NULL,
     opened_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     closed_at    timestamptz,
-    closed_by    text                          -- evidence, or decision:<id>
+    closed_by    text,                         -- evidence, or decision:<id>
+    seen_at      timestamptz,                  -- when the waiting workflow saw that it is closed
+    nudged_at    timestamptz
 );
 CREATE UNIQUE INDEX IF NOT EXISTS hold_open ON actonce.hold (tenant, destination, action, operation_id) WHERE closed_at IS NULL;
 
