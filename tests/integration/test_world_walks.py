@@ -165,6 +165,14 @@ async def test_stripe_like_request_lost_before_arrival_is_sent_again_under_the_s
         assert len(effects(it.world, "acct")) == 1
 
 
+async def test_stripe_like_stored_error_is_held_and_not_sent_a_third_time(walk: Start) -> None:
+    async with walk("stripe_like", "after_commit") as it:
+        await it.world.configure("acct", "stripe_like", answer=None, processing_error={"status": 500})
+        operation = await it.go()
+        assert (operation.state, operation.reason) == ("held", "stored_error_replayed")
+        assert len(writes(it.world, "acct")) == 2 and effects(it.world, "acct") == []
+
+
 async def test_github_like_answer_lost_after_commit_is_found_by_its_marker(walk: Start) -> None:
     async with walk("github_like", "after_commit") as it:
         operation = await it.go()
@@ -180,7 +188,7 @@ async def test_github_like_request_lost_before_arrival_is_held_and_decided(walk:
         assert it.story == ["issue: unknown", "read: ambiguous too_early", "read: ambiguous late_commit_possible"]
         assert (operation.state, operation.reason, operation.unbounded) == ("held", "late_commit_possible", True)
         assert len(writes(it.world, "acct")) == 1 and effects(it.world, "acct") == []
-        assert await it.order("permit_one_retry") == "applied"
+        assert (await it.order("permit_one_retry")).endswith(": applied")
         (decision,) = await decisions.history(it.system.ledger, it.key)
         assert "second effect" in decision["residual_risk"]
         operation = await it.go()
@@ -202,12 +210,14 @@ async def test_mail_is_held_in_both_cases_and_only_a_person_ends_it(walk: Start,
         assert early.value.code == "too_early"
         if when == "after_commit":
             object_id = effects(it.world, "acct")[0]["object_id"]
-            assert await it.order("mark_committed", object_id=object_id, evidence="the relay's log") == "applied"
+            assert (await it.order("mark_committed", object_id=object_id, evidence="the relay's log")).endswith(
+                ": applied"
+            )
             operation = await it.operation()
             assert (operation.state, operation.completion) == ("committed", "operator_attested")
         else:
             await _past(operation)
-            assert await it.order("mark_absent", evidence="not in the relay's log") == "applied"
+            assert (await it.order("mark_absent", evidence="not in the relay's log")).endswith(": applied")
             assert (await it.operation()).state == "closed"
         assert len(effects(it.world, "acct")) == handed_over
 
