@@ -1,3 +1,5 @@
 """Agent tasks on Temporal that act once, and can prove it."""
 
-__version__ = "0.1.0"
+from actonce.version import __version__
+
+__all__ = ["__version__"]

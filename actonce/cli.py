@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from actonce import __version__
 from actonce.stack import Stack, StackError, eventually, run_and_leave, signal_checked, wait_gone
 from actonce.stack.doctor import examine
 from actonce.stack.program import Program
 from actonce.stack.state import FolderLock, StateFile
 from actonce.stack.supervisor import end_orphans
+from actonce.version import __version__
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Agent tasks that act once, and can prove it.")
 out = Console(highlight=False)

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.requests import Request
 
-import actonce
 from actonce.entry import problems, routes_operations, routes_tasks
 from actonce.entry.door import BodyLimit
 from actonce.entry.settings import EntrySettings
@@ -18,6 +17,7 @@ from actonce.entry.starter import Connect, Starter, connect_by_environment
 from actonce.entry.state import Entry, entry_of
 from actonce.entry.views import Dependencies, Health
 from actonce.ledger.store import Ledger
+from actonce.version import __version__
 
 DESCRIPTION = """Starts tasks once and tells the truth about them.
 
@@ -44,15 +44,13 @@ def create_app(
                 loop.cancel()
                 await asyncio.gather(loop, return_exceptions=True)
 
-    app = FastAPI(
-        title="actonce entry", version=actonce.__version__, description=DESCRIPTION, lifespan=life, redoc_url=None
-    )
+    app = FastAPI(title="actonce entry", version=__version__, description=DESCRIPTION, lifespan=life, redoc_url=None)
     problems.install(app)
     app.add_middleware(BodyLimit, bytes_max=settings.body_bytes_max)
 
     @app.get("/health", summary="Is this process there", tags=["service"])
     async def health() -> Health:
-        return Health(status="ok", version=actonce.__version__, run_id=settings.run_id, pid=os.getpid())
+        return Health(status="ok", version=__version__, run_id=settings.run_id, pid=os.getpid())
 
     @app.get("/dependencies", summary="What everything needs, as last really reached", tags=["service"])
     async def dependencies(request: Request) -> Dependencies:
