@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -119,7 +120,9 @@ class Desk:
             status = int(revoked)
             self.note("refused", request_id=request.request_id, why=f"credential {purpose} {revoked}")
             return problem(status, "credential_refused", f"the credential for {purpose} is not accepted any more")
-        if request.headers.get("authorization") != f"Bearer tok-{self.account}-{purpose}":
+        # Rotated credentials carry a number: `tok-acct-write`, then `tok-acct-write.2`, ...
+        name, _, number = request.headers.get("authorization", "").partition(f"-{purpose}")
+        if name != f"Bearer tok-{self.account}" or not (number == "" or re.fullmatch(r"\.\d+", number)):
             self.note("refused", request_id=request.request_id, why=f"credential {purpose} is wrong")
             return problem(401, "credential_refused", f"this is not the credential for {purpose}")
         return None

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from actonce.contracts.errors import DuplicateRefused, NotAccepted, Unknown
@@ -71,6 +72,19 @@ async def test_a_key_is_forgotten_after_its_retention(world: World) -> None:
     await eventually(sent_anew)
     assert len(effects(world, "acct")) == 2
     await order_of(world, "key_expired")
+
+
+@pytest.mark.parametrize(("scope", "made"), [("account", 1), ("credential", 2)])
+async def test_a_key_holds_in_its_scope_only(world: World, scope: str, made: int) -> None:
+    await world.configure("acct", late_arrival="key_on_arrival", key_scope=scope)
+    body = REFUND | {"metadata": {"operation_id": "op", "key": "op"}}
+    statuses = []
+    async with httpx.AsyncClient(base_url=world.listeners["payments.write"]) as client:
+        for token in ("tok-acct-write", "tok-acct-write.2", "tok-other-write", "tok-acct-write2"):
+            headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "op"}
+            statuses.append((await client.post("/v1/acct/refunds", json=body, headers=headers)).status_code)
+    assert statuses == [201, 201, 401, 401]
+    assert len(effects(world, "acct")) == made
 
 
 async def test_stored_errors_are_replayed_only_where_the_mode_says_so(world: World) -> None:
