@@ -80,6 +80,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (S.HELD, E.MARK_ABSENT): S.CLOSED,
     (S.HELD, E.PERMIT_ONE_RETRY): S.READY,
     (S.COMMITTED, E.RECOUNT_BAD): S.HELD,
+    (S.REFUSED, E.RECOUNT_BAD): S.HELD,  # R10 reads again whatever the ending was: two effects may hide behind it
+    (S.CLOSED, E.RECOUNT_BAD): S.HELD,
     (S.REFUSED, E.RECOUNT_BAD): S.HELD,
 }
 # Acknowledgements are accepted in every state (rule R6); what they lead to depends on whether they contradict.
