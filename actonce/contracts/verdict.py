@@ -44,6 +44,10 @@ class Reason(StrEnum):
 AT_ONCE = frozenset({Reason.PAYLOAD_CONFLICT, Reason.MULTIPLE_MATCHES, Reason.NO_ROUTE})
 """Reasons that page at once; `look_alike` joins them where `absent` can never be earned by time."""
 
+MORE_THAN_ASKED = frozenset({Reason.POSSIBLE_DUPLICATE, Reason.MULTIPLE_MATCHES, Reason.PAYLOAD_CONFLICT})
+"""The destination was seen to hold more, or something else, than was asked for. One object acknowledged or shown does
+not explain that away: only a recorded decision ends such a hold."""
+
 
 class Row(_Frozen):
     """One object a route showed that carries one of our markers (or is a beacon of ours)."""

@@ -16,7 +16,7 @@ from actonce.contracts.errors import DecisionRefused
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.messages import DecisionRequest
-from actonce.contracts.verdict import Outcome, Verdict
+from actonce.contracts.verdict import Outcome, Reason, Verdict
 from actonce.ledger import pages
 from actonce.ledger.store import (
     WHERE_KEY,
@@ -195,7 +195,8 @@ async def consume(ledger: Ledger, decision: Decision, fresh: Verdict) -> tuple[O
 def _result(operation: Operation, decision: Decision, fresh: Verdict, *, expired: bool) -> str:
     if expired:
         return "expired"
-    if fresh.outcome is Outcome.COMMITTED and decision.decision != "mark_committed":
+    seen = fresh.outcome is Outcome.COMMITTED or fresh.reason is Reason.MULTIPLE_MATCHES
+    if seen and decision.decision != "mark_committed":
         return "superseded_by_evidence"
     at = (operation.epoch, operation.version)
     if operation.state is not State.HELD or at != (decision.expected_epoch, decision.expected_version):

@@ -16,7 +16,7 @@ from actonce.contracts.contract import Contract
 from actonce.contracts.errors import StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
-from actonce.contracts.verdict import Reason, Receipt
+from actonce.contracts.verdict import MORE_THAN_ASKED, Reason, Receipt
 from actonce.ledger import pages
 from actonce.ledger.permits import Permit, attempt_facts
 from actonce.ledger.store import (
@@ -44,7 +44,8 @@ async def acknowledge(ledger: Ledger, permit: Permit, receipt: Receipt, contract
     """Record an acknowledgement that the contract says means applied, whatever has happened since."""
     async with ledger.transaction() as connection:
         operation, known_ids, now = await _locked_with_acknowledged(connection, permit.operation.key)
-        why = _contradiction(operation, permit, receipt, contract, known_ids)
+        sent_since = await _sent_since(connection, operation, permit)
+        why = _contradiction(operation, permit, receipt, contract, known_ids, sent_since)
         await connection.execute(
             _APPEND,
             {
@@ -77,7 +78,12 @@ VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(epoch)s, %(
 
 
 def _contradiction(
-    operation: Operation, permit: Permit, receipt: Receipt, contract: Contract, known_ids: set[str]
+    operation: Operation,
+    permit: Permit,
+    receipt: Receipt,
+    contract: Contract,
+    known_ids: set[str],
+    sent_since: list[int],
 ) -> tuple[Reason, str] | None:
     """Rule R7: does this acknowledgement contradict a later permit, verdict or decision, or the digest?"""
     if receipt.digest is not None and receipt.digest != operation.payload_digest:
@@ -96,15 +102,22 @@ def _contradiction(
             Reason.POSSIBLE_DUPLICATE,
             f"object {receipt.object_id} was acknowledged after the operation was {operation.state}",
         )
-    later_send = (operation.epoch, operation.attempt) > (permit.epoch, permit.attempt)
-    if later_send and operation.state is not State.COMMITTED and not contract.resends_same_key:
-        in_flight = operation.state in (State.DISPATCHED, State.UNKNOWN, State.HELD)
-        if in_flight:
-            return Reason.POSSIBLE_DUPLICATE, (
-                f"attempt {permit.attempt} was acknowledged as {receipt.object_id} after attempt {operation.attempt} "
-                "was permitted"
-            )
+    settled = operation.state in (State.COMMITTED, State.ACKNOWLEDGED)  # the object is the known one, see above
+    if sent_since and not settled and not contract.resends_same_key:
+        return Reason.POSSIBLE_DUPLICATE, (
+            f"attempt {permit.attempt} was acknowledged as {receipt.object_id} after attempt {sent_since[-1]} may have "
+            "been sent"
+        )
     return None
+
+
+async def _sent_since(connection: Connection, operation: Operation, permit: Permit) -> list[int]:
+    """Later attempts that may have been sent. Costs a query only where there is a later attempt at all."""
+    at = (permit.epoch, permit.attempt)
+    if (operation.epoch, operation.attempt) <= at:
+        return []
+    attempts = await attempt_facts(connection, operation.key)
+    return [a.attempt for a in attempts if (a.epoch, a.attempt) > at and not a.provably_not_sent]
 
 
 async def _contradicted(
@@ -126,7 +139,7 @@ async def _contradicted(
 async def _accept(
     connection: Connection, operation: Operation, receipt: Receipt, contract: Contract, now: datetime
 ) -> Operation:
-    if operation.state is State.HELD and operation.reason in (Reason.POSSIBLE_DUPLICATE, Reason.PAYLOAD_CONFLICT):
+    if operation.state is State.HELD and operation.reason in MORE_THAN_ASKED:
         await audit(connection, "operation.acknowledged_while_held", operation, {"object_id": receipt.object_id})
         return operation  # a repeat of what is known does not explain a duplicate away
     completes = contract.completion in ("receipt", "handover")

@@ -12,7 +12,7 @@ from actonce.contracts.contract import Contract
 from actonce.contracts.errors import LedgerError, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
-from actonce.contracts.verdict import AttemptFact, Facts, Outcome, Reading, Reason, Verdict
+from actonce.contracts.verdict import MORE_THAN_ASKED, AttemptFact, Facts, Outcome, Reading, Verdict
 from actonce.ledger import pages
 from actonce.ledger.permits import attempt_facts
 from actonce.ledger.store import (
@@ -149,9 +149,8 @@ async def adopt(
 ) -> Operation:
     """Adopt the destination's evidence; closes a hold if there is one."""
     assert verdict.receipt is not None
-    if operation.state is State.HELD and operation.reason == Reason.POSSIBLE_DUPLICATE:
-        # only a person explains a possible duplicate away; the reading is on record beside it
-        return operation
+    if operation.state is State.HELD and operation.reason in MORE_THAN_ASKED:
+        return operation  # only a person explains a duplicate away; the reading is on record beside it
     receipt = verdict.receipt
     moved = await move(
         connection,
