@@ -196,6 +196,20 @@ class Bench:
         what = f"operation of {self.account} {' or '.join(states)}"
         return await eventually(check, within_s=within_s, what=what, every_s=0.1)
 
+    async def until_decidable(self, operation_id: str | None = None) -> None:
+        """Wait until the ledger's clock has passed T, or reconcile-after where T is infinite."""
+
+        async def check() -> bool:
+            query = (
+                "SELECT bool_and(clock_timestamp() > CASE WHEN unbounded THEN reconcile_at ELSE may_commit_until END)"
+                " FROM actonce.operation WHERE %(id)s::text IS NULL OR operation_id = %(id)s"
+            )
+            async with await psycopg.AsyncConnection.connect(self.dsn) as link:
+                row = await (await link.execute(query, {"id": operation_id})).fetchone()
+            return bool(row and row[0])
+
+        await eventually(check, within_s=30, what=f"T of {self.account} passed", every_s=0.1)
+
     # processes ---------------------------------------------------------------------------------------------------
 
     def environment(self, **more: str) -> dict[str, str]:

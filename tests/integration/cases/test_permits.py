@@ -8,6 +8,7 @@ import pytest
 
 from actonce.contracts.errors import LedgerUnavailable, NotSent
 from actonce.contracts.messages import IssueResult, OperationRequest
+from actonce.effects.fence import FENCE_FRESH_S
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import reconcile
 from actonce.effects.system import System
@@ -30,6 +31,7 @@ async def perform_at_gate(
     owner = await bench.system(change=before_fence(gate, instead), timing=PATIENT)
     task = asyncio.ensure_future(perform(owner, request))
     await asyncio.wait_for(gate.reached.wait(), 10)
+    await asyncio.sleep(FENCE_FRESH_S)  # until then the permit's own commit is its fence
     return owner, task
 
 
