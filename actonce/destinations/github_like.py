@@ -12,20 +12,18 @@ person decides. Nothing is ever sent again by itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import quote
 
-import httpx
-
-from actonce.contracts.contract import Answers, Contract, Route, Timing, Unbounded, WritePath
+from actonce.contracts.contract import Answers, Contract, Timing, Unbounded, WritePath
 from actonce.contracts.errors import PayloadError, RouteUnavailable, Unknown
 from actonce.contracts.payload import business_fields
 from actonce.contracts.verdict import Page, Receipt, Row
 from actonce.destinations.base import Call, Destination, Lookup
-from actonce.destinations.http import Answer, accept, http_read, http_send
+from actonce.destinations.http import Answer, accept, http_send
+from actonce.destinations.rest import FOUND_OR_NOT, RestApi, own_route
 
 NAME, ACTION = "github_like", "open_issue"
 MARKER = re.compile(r"<!-- actonce op=(?P<op>\S+) digest=(?P<digest>\S+) -->\s*$")
@@ -35,10 +33,6 @@ SINCE_SLACK_S = 600.0  # the list is asked from before the intent: our clock and
 
 def github_like_contract(account: str, timing: Timing | None = None, **changes: Any) -> Contract:
     """Return the contract; `account` is owner and repository."""
-
-    def route(name: str, kind: str, lag_s: float) -> Route:
-        declared = {"name": name, "kind": kind, "network": f"{NAME}.{name}", "store": f"{NAME}.{name}-store"}
-        return Route.model_validate(declared | {"credential": f"{account}/{name}", "lag_s": lag_s})
 
     declared: dict[str, Any] = {
         "name": NAME,
@@ -50,7 +44,11 @@ def github_like_contract(account: str, timing: Timing | None = None, **changes: 
         "late_arrival": Unbounded(),
         "completion": "read_back",
         "write": WritePath(network=f"{NAME}.write", store=f"{NAME}.primary", credential=f"{account}/write"),
-        "routes": (route("by_id", "by_id", 1.0), route("list", "list", 5.0), route("search", "search", 120.0)),
+        "routes": (
+            own_route(NAME, account, "by_id", "by_id", 1.0),
+            own_route(NAME, account, "list", "list", 5.0),
+            own_route(NAME, account, "search", "search", 120.0),
+        ),
         "answers": Answers(
             applied=frozenset({201}),
             refused=frozenset({410, 422}),
@@ -63,13 +61,11 @@ def github_like_contract(account: str, timing: Timing | None = None, **changes: 
 
 @dataclass(frozen=True)
 class GithubLike:
-    """The adapter. `urls` names the base of write, by_id, list and search; `bearer` is asked at every use."""
+    """The adapter. Its API needs the uses write, by_id, list and search."""
 
     contract: Contract
-    urls: Mapping[str, str]
-    bearer: Callable[[str], Mapping[str, str]]
+    api: RestApi
     principal: str  # the login that our token writes as
-    client: httpx.AsyncClient = field(repr=False)
 
     def destination(self) -> Destination:
         routes = {"by_id": self.by_id, "list": self.listing, "search": self.search}
@@ -81,13 +77,13 @@ class GithubLike:
             raise PayloadError(f"{call.operation_id}: the body already ends in a marker; nothing was sent")
         body = f"{fields['body']}\n\n<!-- actonce op={call.key} digest={call.digest} -->"
         answer = await http_send(
-            self.client,
+            self.api.client,
             call,
             self.contract,
             "POST",
-            self._url("write", "issues"),
+            self.api.url("write", "issues"),
             json={"title": fields["title"], "body": body},
-            headers=self.bearer("write"),
+            headers=self.api.bearer("write"),
         )
         issue = accept(answer, self.contract, call, recognises=_own_words)
         found = MARKER.search(str(issue.get("body", "")))
@@ -105,8 +101,7 @@ class GithubLike:
             raise RouteUnavailable(
                 "by_id can only be asked for a number that an acknowledgement brought; there is none"
             )
-        url = self._url("by_id", "issues", lookup.object_id)
-        answer = await self._read("by_id", url, lookup, ok=frozenset({200, 404}))
+        answer = await self.api.read("by_id", lookup, "issues", lookup.object_id, ok=FOUND_OR_NOT)
         items = [answer.json] if answer.status == 200 else []
         return Page(rows=self._rows(items, lookup), rows_received=len(items))
 
@@ -114,7 +109,7 @@ class GithubLike:
         """Oldest first, so that what is opened while we read comes at the end and moves nothing."""
         since = (lookup.since - timedelta(seconds=SINCE_SLACK_S)).isoformat()
         params = [("state", "all"), ("sort", "created"), ("direction", "asc"), ("per_page", "100"), ("since", since)]
-        answer = await self._read("list", self._url("list", "issues"), lookup, [*params, ("page", cursor or "1")])
+        answer = await self.api.read("list", lookup, "issues", params=[*params, ("page", cursor or "1")])
         following = NEXT_PAGE.search(answer.headers.get("link", ""))
         return Page(
             rows=self._rows(answer.json, lookup),
@@ -125,26 +120,11 @@ class GithubLike:
     async def search(self, lookup: Lookup, cursor: str | None) -> Page:
         items: list[Any] = []
         for marker in lookup.markers:
-            answer = await self._read("search", self._url("search", "search"), lookup, [("q", f'"{marker}"')])
+            answer = await self.api.read("search", lookup, "search", params=[("q", f'"{marker}"')])
             if answer.json["incomplete_results"]:
                 raise RouteUnavailable("the search says that its results are incomplete")
             items += answer.json["items"]
         return Page(rows=self._rows(items, lookup), rows_received=len(items))
-
-    def _url(self, which: str, *parts: str) -> str:
-        path = "/".join(quote(p, safe="") for p in ("v1", self.contract.account, *parts))
-        return f"{self.urls[which]}/{path}"
-
-    async def _read(
-        self,
-        which: str,
-        url: str,
-        lookup: Lookup,
-        params: list[tuple[str, str]] | None = None,
-        ok: frozenset[int] = frozenset({200}),
-    ) -> Answer:
-        headers = self.bearer(which)
-        return await http_read(self.client, url, headers=headers, deadline_s=lookup.deadline_s, params=params, ok=ok)
 
     def _rows(self, items: list[Any], lookup: Lookup) -> tuple[Row, ...]:
         rows = [self._row(item, marker) for item in items for marker in lookup.markers if marker in str(item["body"])]

@@ -10,20 +10,18 @@ Requests are JSON here; the real API takes form-encoded bodies, which changes `s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
-import httpx
-
-from actonce.contracts.contract import Answers, Contract, KeyHonoured, Keys, Route, Timing, WritePath
+from actonce.contracts.contract import Answers, Contract, KeyHonoured, Keys, Timing, WritePath
 from actonce.contracts.errors import PayloadError, RouteUnavailable, Unknown
 from actonce.contracts.payload import business_fields, payload_digest
 from actonce.contracts.verdict import Page, Receipt, Row
 from actonce.destinations.base import Call, Destination, Lookup
-from actonce.destinations.http import Answer, accept, http_read, http_send
+from actonce.destinations.http import Answer, accept, http_send
+from actonce.destinations.rest import FOUND_OR_NOT, RestApi, own_route
 
 NAME, ACTION = "stripe_like", "refund"
 UNDECIDED = frozenset({"request_in_progress", "idempotency_key_in_use", "idempotency_key_reused"})
@@ -31,10 +29,6 @@ UNDECIDED = frozenset({"request_in_progress", "idempotency_key_in_use", "idempot
 
 def stripe_like_contract(account: str, timing: Timing | None = None, **changes: Any) -> Contract:
     """Return the contract; `changes` override fields (a shorter retention in a drill, another lag)."""
-
-    def route(name: str, kind: str, lag_s: float) -> Route:
-        declared = {"name": name, "kind": kind, "network": f"{NAME}.{name}", "store": f"{NAME}.{name}-store"}
-        return Route.model_validate(declared | {"credential": f"{account}/{name}", "lag_s": lag_s})
 
     declared: dict[str, Any] = {
         "name": NAME,
@@ -48,10 +42,10 @@ def stripe_like_contract(account: str, timing: Timing | None = None, **changes: 
         "completion": "receipt",
         "write": WritePath(network=f"{NAME}.write", store=f"{NAME}.primary", credential=f"{account}/write"),
         "routes": (
-            route("by_id", "by_id", 2.0),
-            route("list", "list", 2.0),
-            route("search", "search", 60.0),
-            route("events", "log", 10.0),
+            own_route(NAME, account, "by_id", "by_id", 2.0),
+            own_route(NAME, account, "list", "list", 2.0),
+            own_route(NAME, account, "search", "search", 60.0),
+            own_route(NAME, account, "events", "log", 10.0),
         ),
         "answers": Answers(
             applied=frozenset({200, 201}), refused=frozenset({400, 402, 404}), not_accepted=frozenset({401, 403, 429})
@@ -63,13 +57,11 @@ def stripe_like_contract(account: str, timing: Timing | None = None, **changes: 
 
 @dataclass(frozen=True)
 class StripeLike:
-    """The adapter. `urls` names the base of write, by_id, list, search and events; `bearer` is asked at every use."""
+    """The adapter. Its API needs the uses write, by_id, list, search and events."""
 
     contract: Contract
-    urls: Mapping[str, str]
-    bearer: Callable[[str], Mapping[str, str]]
+    api: RestApi
     principal: str
-    client: httpx.AsyncClient = field(repr=False)
 
     def destination(self) -> Destination:
         routes = {"by_id": self.by_id, "list": self.listing, "search": self.search, "events": self.events}
@@ -79,13 +71,13 @@ class StripeLike:
         fields = business_fields(call.payload, self.contract.business_fields)
         metadata = {"operation_id": call.operation_id, "key": call.key, "digest": call.digest}
         answer = await http_send(
-            self.client,
+            self.api.client,
             call,
             self.contract,
             "POST",
-            self._url("write", "refunds"),
+            self.api.url("write", "refunds"),
             json={**fields, "metadata": metadata},
-            headers=self.bearer("write"),
+            headers=self.api.bearer("write"),
         )
         body = accept(answer, self.contract, call, unknown_codes=UNDECIDED)
         if self._digest(body) != call.digest or not isinstance(body.get("id"), str):
@@ -99,24 +91,23 @@ class StripeLike:
     async def by_id(self, lookup: Lookup, cursor: str | None) -> Page:
         if lookup.object_id is None:
             raise RouteUnavailable("by_id can only be asked for an id that an acknowledgement brought; there is none")
-        url = self._url("by_id", "refunds", lookup.object_id)
-        answer = await self._read("by_id", url, lookup, ok=frozenset({200, 404}))
+        answer = await self.api.read("by_id", lookup, "refunds", lookup.object_id, ok=FOUND_OR_NOT)
         items = [answer.json] if answer.status == 200 else []
         return Page(rows=self._rows(items, lookup), rows_received=len(items))
 
     async def listing(self, lookup: Lookup, cursor: str | None) -> Page:
-        answer = await self._read("list", self._url("list", "refunds"), lookup, _after(cursor))
+        answer = await self.api.read("list", lookup, "refunds", params=_after(cursor))
         return self._page(answer, answer.json["data"], lookup)
 
     async def search(self, lookup: Lookup, cursor: str | None) -> Page:
         items: list[Any] = []
         for marker in lookup.markers:
             query = [("query", f'metadata["key"]:"{marker}"')]
-            items += (await self._read("search", self._url("search", "refunds", "search"), lookup, query)).json["data"]
+            items += (await self.api.read("search", lookup, "refunds", "search", params=query)).json["data"]
         return Page(rows=self._rows(items, lookup), rows_received=len(items))
 
     async def events(self, lookup: Lookup, cursor: str | None) -> Page:
-        answer = await self._read("events", self._url("events", "events"), lookup, _after(cursor))
+        answer = await self.api.read("events", lookup, "events", params=_after(cursor))
         items = [e["data"]["object"] for e in answer.json["data"] if e["type"] == "refund.created"]
         return self._page(answer, items, lookup)
 
@@ -124,21 +115,6 @@ class StripeLike:
         received = answer.json["data"]
         following = received[-1]["id"] if answer.json["has_more"] and received else None
         return Page(rows=self._rows(items, lookup), rows_received=len(received), next_cursor=following)
-
-    def _url(self, which: str, *parts: str) -> str:
-        path = "/".join(quote(p, safe="") for p in ("v1", self.contract.account, *parts))
-        return f"{self.urls[which]}/{path}"
-
-    async def _read(
-        self,
-        which: str,
-        url: str,
-        lookup: Lookup,
-        params: list[tuple[str, str]] | None = None,
-        ok: frozenset[int] = frozenset({200}),
-    ) -> Answer:
-        headers = self.bearer(which)
-        return await http_read(self.client, url, headers=headers, deadline_s=lookup.deadline_s, params=params, ok=ok)
 
     def _rows(self, items: list[Any], lookup: Lookup) -> tuple[Row, ...]:
         return tuple(self._row(item) for item in items if self._marker(item) in lookup.markers)

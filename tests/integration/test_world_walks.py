@@ -19,6 +19,7 @@ from actonce.contracts.messages import DecisionRequest, OperationRequest
 from actonce.destinations import Destination, Registry
 from actonce.destinations.github_like import GithubLike, github_like_contract
 from actonce.destinations.http import http_client
+from actonce.destinations.rest import RestApi
 from actonce.destinations.sandbox import build_sandbox
 from actonce.destinations.stripe_like import StripeLike, stripe_like_contract
 from actonce.effects.decide import decide
@@ -66,8 +67,10 @@ def build(world: World, shape: str) -> Destination:
     if shape == "stripe_like":
         urls["events"] = world.listeners["stripe_like.log"]
         contract = stripe_like_contract("acct", timing, clock_skew_s=0.1)
-        return StripeLike(contract, urls, bearer, "prn-acct", client).destination()
-    return GithubLike(github_like_contract("acct", timing), urls, bearer, "prn-acct", client).destination()
+        return StripeLike(contract, RestApi("acct", urls, bearer, client), "prn-acct").destination()
+    return GithubLike(
+        github_like_contract("acct", timing), RestApi("acct", urls, bearer, client), "prn-acct"
+    ).destination()
 
 
 class Walk:

@@ -11,6 +11,7 @@ from actonce.contracts.errors import NotAccepted, PayloadError, Refused, RouteUn
 from actonce.destinations import Destination
 from actonce.destinations.github_like import GithubLike, github_like_contract
 from actonce.destinations.http import http_client
+from actonce.destinations.rest import RestApi
 from actonce.destinations.stripe_like import StripeLike, stripe_like_contract
 from drills.world.client import World
 from tests.unit.world.helpers import destination, effects, lookup_for, make_call, read_all
@@ -28,13 +29,13 @@ def stripe(world: World) -> Destination:
     urls = {name: world.listeners[f"stripe_like.{name}"] for name in ("write", "by_id", "list", "search")}
     urls["events"] = world.listeners["stripe_like.log"]
     contract = stripe_like_contract("acct")
-    return StripeLike(contract, urls, bearer, "prn-acct", http_client(keep_alive=False)).destination()
+    return StripeLike(contract, RestApi("acct", urls, bearer, http_client(keep_alive=False)), "prn-acct").destination()
 
 
 def github(world: World) -> Destination:
     urls = {name: world.listeners[f"github_like.{name}"] for name in ("write", "by_id", "list", "search")}
     contract = github_like_contract("acct")
-    return GithubLike(contract, urls, bearer, "prn-acct", http_client(keep_alive=False)).destination()
+    return GithubLike(contract, RestApi("acct", urls, bearer, http_client(keep_alive=False)), "prn-acct").destination()
 
 
 async def test_stripe_like_answer_lost_after_the_commit_is_found_and_replayed(world: World) -> None:
