@@ -29,8 +29,6 @@ from temporalio.worker import Worker
 
 import activities
 import workflows
-from activities.operations import OperationActivities
-from activities.planner import ScriptedPlanner
 from actonce.contracts.errors import LedgerUnavailable
 from actonce.destinations.base import Registry
 from actonce.destinations.sandbox import load_sandbox
@@ -94,7 +92,7 @@ async def run(settings: WorkerSettings) -> None:
             client,
             task_queue=settings.task_queue,
             workflows=workflows.ALL,
-            activities=OperationActivities(system, ScriptedPlanner()).all(),
+            activities=activities.all_of(system),
             max_concurrent_activities=settings.activities_max,
             graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace_s),
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout_s),

@@ -6,16 +6,10 @@ interface; whatever it proposes is checked, made durable once, and renamed by no
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from actonce.contracts.errors import PayloadError
 from actonce.contracts.messages import TaskInput
-
-
-class Planner(Protocol):
-    """Proposes the steps of a task: {"steps": [{"step", "destination", "action", "payload"}, ...]}."""
-
-    async def propose(self, task: TaskInput) -> dict[str, Any]: ...
 
 
 class ScriptedPlanner:

@@ -57,7 +57,7 @@ PRELOADED = [
     "actonce.settings",
     "actonce.effects.watcher",
     "actonce.destinations.sandbox",
-    "activities.operations",
+    "actonce.effects.activities",
     "workflows",
 ]
 WORLD_READY_S = 30.0

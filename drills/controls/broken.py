@@ -48,7 +48,7 @@ def intent_after_call() -> None:
         operation = await module.record_acknowledgement(system, permit, receipt, destination.contract)
         return module.result_of(operation, how="acknowledged")
 
-    swap("activities.operations", "perform", lambda real: perform)
+    swap("actonce.effects.activities", "perform", lambda real: perform)
 
 
 def _unguarded_call(system: Any, contract: Any, intent: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The activities every guarded operation uses. Names are versioned; a changed meaning gets a new version.
+"""The activities every guarded operation uses. Thin; names are versioned, a changed meaning gets a new version.
 
 `actonce.issue.v1` runs once (the guard sets maximum_attempts=1) and heartbeats; all others are free to be retried.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.planner import Planner
-from actonce.contracts.errors import ContractError, LedgerError, StaleWrite
+from actonce.contracts.errors import LedgerError, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import (
     IssueResult,
@@ -23,6 +22,7 @@ from actonce.contracts.messages import (
     PlanRequest,
     PlanResult,
     ReconcileResult,
+    TaskInput,
     TaskReport,
     Times,
 )
@@ -33,6 +33,12 @@ from actonce.effects.system import System
 from actonce.ledger import tasks, watch
 
 _HEARTBEATS_PER_TIMEOUT = 4
+
+
+class Planner(Protocol):
+    """Proposes the steps of a task. It never names an operation_id or a key."""
+
+    async def propose(self, task: TaskInput) -> dict[str, Any]: ...
 
 
 def key_of(ref: OperationRef) -> OperationKey:
@@ -154,11 +160,3 @@ class OperationActivities:
         if task is None or task.outcome is None:
             return report
         return TaskReport.model_validate(task.outcome)
-
-
-def check_registered(names: set[str], system: System) -> None:
-    """Refuse to start when an activity has a side effect and no contract. Raises ContractError."""
-    known = {d.contract.name for d in system.registry}
-    missing = names - known
-    if missing:
-        raise ContractError(f"no contract for {sorted(missing)}; a side-effecting activity without one is refused")
