@@ -301,13 +301,15 @@ class _Connection:
                 self._writer.write(payload[: len(payload) // 2])
                 await self._writer.drain()
                 return False
+            # Asked before the last bytes: a caller that closes once it has them did get its answer.
+            gone = request.caller_gone.is_set()
             self._writer.write(self._h11.send(h11.Data(data=payload)) or b"")
             self._writer.write(self._h11.send(h11.EndOfMessage()) or b"")
             await self._writer.drain()
         except ConnectionError as error:
             self._listener.note("answer_failed", **facts, why=type(error).__name__)
             return False
-        if request.caller_gone.is_set():
+        if gone:
             self._listener.note("answer_failed", **facts, why="the caller had closed its connection")
             return False
         return not close and self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
