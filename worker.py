@@ -15,8 +15,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,11 +33,9 @@ from actonce.contracts.errors import LedgerUnavailable
 from actonce.destinations.base import Registry
 from actonce.destinations.sandbox import load_sandbox
 from actonce.effects.guard import NUDGE
-from actonce.effects.system import System, register_contracts, this_process
+from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.ledger import watch as watch_queries
-from actonce.ledger.migrate import migrate
-from actonce.ledger.store import Ledger
 from actonce.settings import WorkerSettings
 from actonce.stack import run_and_leave
 
@@ -51,17 +49,15 @@ def registry_of(settings: WorkerSettings) -> Registry:
     return Registry(load_sandbox(settings.world) if settings.world else [])
 
 
-@asynccontextmanager
-async def composed(settings: WorkerSettings) -> AsyncIterator[System]:
+def composed(settings: WorkerSettings) -> AbstractAsyncContextManager[System]:
     """Ledger (migrated, and the expected one), contracts, owner."""
-    if settings.ledger_id is None:
-        await asyncio.to_thread(migrate, settings.ledger_dsn, deployment=settings.deployment)
-    ledger = Ledger(settings.ledger_dsn, ledger_id=settings.ledger_id, pool_max=settings.ledger_pool_max)
-    async with ledger:
-        await ledger.identity()
-        system = System(ledger, registry_of(settings), this_process())
-        await register_contracts(ledger, system.registry)
-        yield system
+    return compose(
+        settings.ledger_dsn,
+        registry_of(settings),
+        deployment=settings.deployment,
+        ledger_id=settings.ledger_id,
+        pool_max=settings.ledger_pool_max,
+    )
 
 
 async def connect_once() -> Client:
@@ -100,7 +96,6 @@ async def run(settings: WorkerSettings) -> None:
         async with worker:
             ready("worker", task_queue=settings.task_queue)
             await stopping.wait()
-        await system.drain(grace_s=0.0)
 
 
 async def watch(settings: WorkerSettings) -> None:
@@ -118,7 +113,6 @@ async def watch(settings: WorkerSettings) -> None:
         ]
         ready("watch")
         await asyncio.gather(*loops)
-        await system.drain(grace_s=0.0)
 
 
 class Nudger:

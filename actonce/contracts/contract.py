@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import string
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import rfc8785
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from actonce.contracts.errors import ContractError
 from actonce.contracts.identity import KeyFormat
+from actonce.contracts.payload import business_fields, payload_digest
 
 
 class _Frozen(BaseModel):
@@ -176,6 +178,16 @@ class Contract(_Frozen):
         for name, codes in body["answers"].items():
             body["answers"][name] = sorted(codes)
         return f"c1:{hashlib.sha256(rfc8785.dumps(body)).hexdigest()}"
+
+    def digest_of(self, action: str, fields: Mapping[str, Any], account: str | None = None) -> str:
+        """The payload digest of business fields at this destination: of what is asked, or of what a route shows."""
+        return payload_digest(
+            tool=f"{self.name}.{action}",
+            destination=self.name,
+            action=action,
+            account=self.account if account is None else account,
+            fields=business_fields(fields, self.business_fields),
+        )
 
     def route(self, name: str) -> Route:
         for route in self.routes:

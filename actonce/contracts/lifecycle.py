@@ -82,7 +82,6 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (S.COMMITTED, E.RECOUNT_BAD): S.HELD,
     (S.REFUSED, E.RECOUNT_BAD): S.HELD,  # R10 reads again whatever the ending was: two effects may hide behind it
     (S.CLOSED, E.RECOUNT_BAD): S.HELD,
-    (S.REFUSED, E.RECOUNT_BAD): S.HELD,
 }
 # Acknowledgements are accepted in every state (rule R6); what they lead to depends on whether they contradict.
 for _state in State:

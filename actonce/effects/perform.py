@@ -34,7 +34,6 @@ from actonce.contracts.errors import (
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.lifecycle import State
 from actonce.contracts.messages import IssueResult, IssueStatus, OperationRequest
-from actonce.contracts.payload import business_fields, payload_digest
 from actonce.contracts.verdict import Reason, Receipt
 from actonce.destinations.base import Call, Destination, _current
 from actonce.effects.fence import Window
@@ -49,13 +48,7 @@ _RECORD_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0)  # then every 2 s, for as long as th
 def intent_of(request: OperationRequest, contract: Contract) -> Intent:
     """Derive everything durable from a request. Raises PayloadError or KeyNotMappable before any call."""
     operation_id = derive_operation_id(request.tenant, request.task_id, request.step, request.iteration)
-    digest = payload_digest(
-        tool=f"{request.destination}.{request.action}",
-        destination=request.destination,
-        action=request.action,
-        account=contract.account,
-        fields=business_fields(request.payload, contract.business_fields),
-    )
+    digest = contract.digest_of(request.action, request.payload)
     return Intent(
         key=OperationKey(request.tenant, request.destination, request.action, operation_id),
         task_id=request.task_id,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from psycopg.types.json import Jsonb
 from actonce.contracts.errors import ContractError
 from actonce.destinations.base import Destination, Registry
 from actonce.effects.fence import FreezeTimer
+from actonce.ledger.migrate import migrate
 from actonce.ledger.permits import Owner
 from actonce.ledger.store import Ledger, many, one
 
@@ -45,6 +48,31 @@ class System:
         for task in set(self.in_flight):
             task.cancel()
         await asyncio.gather(*self.in_flight, return_exceptions=True)
+
+
+@asynccontextmanager
+async def compose(
+    dsn: str,
+    registry: Registry,
+    *,
+    deployment: str = "default",
+    ledger_id: str | None = None,
+    pool_max: int = 10,
+) -> AsyncIterator[System]:
+    """Open the ledger at `dsn` (migrated unless a `ledger_id` is expected) and register the contracts in it.
+
+    Raises ForeignLedger, ContractError or LedgerUnavailable; nothing is sent before all of it holds.
+    """
+    if ledger_id is None:
+        await asyncio.to_thread(migrate, dsn, deployment=deployment)
+    async with Ledger(dsn, ledger_id=ledger_id, pool_max=pool_max) as ledger:
+        await ledger.identity()
+        await register_contracts(ledger, registry)
+        system = System(ledger, registry, this_process())
+        try:
+            yield system
+        finally:
+            await system.drain(grace_s=0.0)
 
 
 def this_process() -> Owner:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 
+from actonce.contracts.contract import Contract
 from actonce.contracts.errors import ActonceError, LedgerUnavailable
 from actonce.contracts.lifecycle import State
+from actonce.contracts.verdict import Reading
 from actonce.effects import combine as rule
 from actonce.effects.decide import decide
 from actonce.effects.reconcile import read_fresh, reconcile, settle_step, write_beacon
@@ -72,7 +75,7 @@ async def _orphan(system: System, operation: Operation) -> None:
 
 
 async def _recount(system: System, operation: Operation) -> None:
-    """Rule R10: an operation with two or more permits shows exactly one effect (none if refused), or is an incident."""
+    """Rule R10: an operation with two or more permits shows one effect if committed, else none; or is an incident."""
     contract = system.destination(operation.destination, operation.action).contract
     expected = 1 if operation.state is State.COMMITTED else 0
     if not contract.routes:
@@ -84,11 +87,20 @@ async def _recount(system: System, operation: Operation) -> None:
         await write_beacon(system, operation.key)
         return  # counted at the next pass, when a route that is able to see shows the beacon
     count = len(rule.find(case.facts, readings).matches)
-    unread = [r.route for r in readings if r.status != "read" or not r.complete]
+    blind = [r.route for r in readings if not _sees(contract, r, operation.recount_at)]
     words = f"read again after {operation.attempts} permits: {count} effects, expected {expected}"
-    clear = count == expected and len(unread) < len(readings)
+    clear = count == expected and len(blind) < len(readings)
     if clear or count > expected:
         await watch.recounted(system.ledger, operation, count, expected, words)
     elif await watch.recount_overdue(system.ledger, operation, 10 * contract.timing.page_grace_s):
-        words += f"; unread or incomplete: {', '.join(unread) or 'none'}"
+        words += f"; unread, incomplete or not fresh: {', '.join(blind) or 'none'}"
         await watch.recounted(system.ledger, operation, None if count == expected else count, expected, words)
+
+
+def _sees(contract: Contract, reading: Reading, due_at: datetime | None) -> bool:
+    """Would the route show a second effect? A complete reading of a stale index counts nothing."""
+    if not reading.complete or due_at is None:
+        return False
+    if not contract.has_beacon and reading.as_of is None:
+        return True  # it has no way to prove it: its declared lag, which `due_at` allows for, is believed
+    return rule.is_fresh(contract, reading, due_at)

@@ -76,7 +76,8 @@ def _ledger_down(now: datetime, why: str) -> Dependency:
 
 
 def _worst(found: list[Dependency]) -> Any:
-    states = {d.state for d in found}
+    # A pager that had nothing to send yet is not known to work, and is no reason to doubt the rest.
+    states = {d.state for d in found if (d.kind, d.state) != ("paging", "unknown")}
     for state in ("down", "degraded"):
         if state in states:
             return state

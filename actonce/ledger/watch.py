@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, LiteralString
 
 from psycopg.types.json import Jsonb
@@ -93,12 +93,12 @@ async def recount_overdue(ledger: Ledger, operation: Operation, after_s: float) 
 
 
 async def due_recounts(ledger: Ledger, limit: int = 200) -> list[Operation]:
-    """Committed and refused operations with two or more permits that must be read again (rule R10)."""
+    """Ended operations with two or more permits that must be read again, however they ended (rule R10)."""
     async with ledger.transaction() as connection:
         rows = await many(
             connection,
             "SELECT * FROM actonce.operation WHERE recount_at < clock_timestamp() AND recounted_at IS NULL"
-            " AND state IN ('committed', 'refused') ORDER BY recount_at LIMIT %s",
+            " AND state IN ('committed', 'refused', 'closed') ORDER BY recount_at LIMIT %s",
             (limit,),
         )
         return [Operation.of(row) for row in rows]
@@ -110,7 +110,7 @@ async def recounted(
     """Record a recount. Another count than expected opens a hold `possible_duplicate`; None: it has no route."""
     async with ledger.transaction() as connection:
         current = await lock_operation(connection, operation.key)
-        if current is None or current.stamp != operation.stamp or current.state not in (State.COMMITTED, State.REFUSED):
+        if current is None or current.stamp != operation.stamp or not current.final:
             return current
         await audit(connection, "operation.recounted", current, {"count": count, "words": words})
         if count is None or count == expected:
@@ -166,28 +166,38 @@ async def mark_seen(ledger: Ledger, key: OperationKey) -> None:
         )
 
 
-async def undelivered_pages(ledger: Ledger, repeat_s: float, limit: int = 50) -> list[dict[str, Any]]:
-    """Pages that were never sent, and unacknowledged open ones whose repetition is due."""
+async def undelivered_pages(
+    ledger: Ledger, repeat_s: float, channels: Sequence[str] = (), limit: int = 50
+) -> list[dict[str, Any]]:
+    """Pages somebody must still get: never sent, repetition due, or refused by one of `channels`.
+
+    `everywhere` in a row says that all channels are meant, not only those without an `ok` in `delivery`.
+    """
     async with ledger.transaction() as connection:
-        return [
-            dict(row)
-            for row in await many(
-                connection,
-                "SELECT * FROM actonce.page WHERE sent_at IS NULL OR (closed_at IS NULL AND acknowledged_at IS NULL"
-                " AND sent_at < clock_timestamp() - make_interval(secs => %s)) ORDER BY opened_at LIMIT %s",
-                (repeat_s, limit),
-            )
-        ]
+        rows = await many(
+            connection,
+            "SELECT * FROM (SELECT *, sent_at IS NULL OR sent_at < clock_timestamp() - make_interval(secs => %s)"
+            " AS everywhere FROM actonce.page) p WHERE sent_at IS NULL"
+            " OR (closed_at IS NULL AND acknowledged_at IS NULL AND (everywhere"
+            " OR EXISTS (SELECT 1 FROM unnest(%s::text[]) c WHERE delivery->>c IS DISTINCT FROM 'ok')))"
+            " ORDER BY opened_at LIMIT %s",
+            (repeat_s, list(channels), limit),
+        )
+        return [dict(row) for row in rows]
 
 
-async def page_sent(ledger: Ledger, page_id: int, delivery: dict[str, str]) -> None:
-    """Record a delivery: channel → ok or its error. Counts as sent when one channel took it."""
+async def page_sent(ledger: Ledger, page_id: int, delivery: dict[str, str], *, reason: str | None = None) -> None:
+    """Record deliveries: channel → `ok` or its error; they join what other channels said.
+
+    Counts as sent when one channel took it. With `reason`: a page whose reason changed meanwhile stays unsent.
+    """
     ok = any(state == "ok" for state in delivery.values())
     async with ledger.transaction() as connection:
         await connection.execute(
-            "UPDATE actonce.page SET delivery = %s, sends = sends + 1,"
-            " sent_at = CASE WHEN %s THEN clock_timestamp() ELSE sent_at END WHERE page_id = %s",
-            (Jsonb(delivery), ok, page_id),
+            "UPDATE actonce.page SET delivery = delivery || %(delivery)s, sends = sends + %(ok)s::int,"
+            " sent_at = CASE WHEN %(ok)s AND (%(reason)s::text IS NULL OR reason = %(reason)s) THEN clock_timestamp()"
+            " ELSE sent_at END WHERE page_id = %(page_id)s",
+            {"delivery": Jsonb(delivery), "ok": ok, "reason": reason, "page_id": page_id},
         )
 
 
