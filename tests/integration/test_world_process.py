@@ -72,6 +72,17 @@ async def test_worker_and_drill_meet_the_world_through_its_file(tmp_path: Path) 
     assert [x["order"] for x in lines] == list(range(1, len(lines) + 1))
 
 
+async def test_the_worlds_own_file_is_enough_for_a_worker(tmp_path: Path) -> None:
+    async with world_process(tmp_path / "world") as (_, world):
+        registry = Registry(load_sandbox(tmp_path / "world" / "world.json"))
+        payments = registry.get("payments")
+        call = make_call(payments.contract)
+        receipt = await payments.send(call)
+        rows, _ = await read_all(payments, "log", lookup_for(call))
+        assert [r.object_id for r in rows] == [receipt.object_id]
+        assert {line["account"] for line in world.journal() if line["kind"] == "effect"} == {"demo"}
+
+
 async def test_what_was_committed_survives_sigkill_in_the_journal(tmp_path: Path) -> None:
     async with world_process(tmp_path / "world") as (process, world):
         (payments,) = load_sandbox(write_settings(tmp_path / "cell.json", world, destinations=["payments"]))
