@@ -37,6 +37,7 @@ from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.ledger import watch as watch_queries
 from actonce.settings import WorkerSettings
+from actonce.stack.process import run_and_leave
 from actonce.stack import run_and_leave
 
 log = structlog.get_logger("worker")
