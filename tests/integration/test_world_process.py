@@ -80,7 +80,7 @@ async def test_the_worlds_own_file_is_enough_for_a_worker(tmp_path: Path) -> Non
         receipt = await payments.send(call)
         rows, _ = await read_all(payments, "log", lookup_for(call))
         assert [r.object_id for r in rows] == [receipt.object_id]
-        assert {line["account"] for line in world.journal() if line["kind"] == "effect"} == {"demo"}
+        assert {line["account"] for line in world.journal() if line["kind"] == "effect"} == {"main"}
 
 
 async def test_what_was_committed_survives_sigkill_in_the_journal(tmp_path: Path) -> None:
