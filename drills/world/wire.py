@@ -15,6 +15,7 @@ import re
 import socket
 import struct
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -182,6 +183,10 @@ class _Connection:
                 reply = await self._listener.handle(request)
             except Discard:
                 return False
+            except Exception as error:  # a defect of the world must not pass for a fault that was ordered
+                traceback.print_exc()
+                self._listener.note("world_error", request_id=request.request_id, error=repr(error))
+                reply = Reply(500, {"error": {"code": "world_error", "detail": repr(error)}})
             return await self._answer(request, reply)
         finally:
             watch.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
 from actonce.contracts.errors import Unknown
@@ -176,3 +177,14 @@ async def test_accounts_do_not_touch_each_other(world: World) -> None:
     assert isinstance(results[0], Unknown) and not isinstance(results[1], BaseException)
     assert len((await read_all(two, "list", lookup_for(fine)))[0]) == 1
     assert (await read_all(two, "list", lookup_for(lost)))[0] == []
+
+
+async def test_a_defect_of_the_world_is_on_record_and_no_silence(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with httpx.AsyncClient(base_url=world.listeners["payments.list"]) as client:
+        headers = {"Authorization": "Bearer tok-acct-list"}
+        response = await client.get("/v1/acct/refunds", params={"cursor": "nonsense"}, headers=headers)
+    assert response.status_code == 500
+    assert any(line["kind"] == "world_error" for line in world.journal())
+    assert "ValueError" in capsys.readouterr().err
