@@ -212,7 +212,7 @@ CONTRADICTS: list[Callable[[Life], Awaitable[None]]] = [
 # A person was called because the destination holds more than, or something else than, was asked for.
 EXPLAINS_NOTHING: list[Callable[[Life], Awaitable[None]]] = [held_with_two_objects, held_with_another_payload]
 # Nothing bounds a late arrival here, so a decision may be recorded at once where the clock is not the point.
-QUICK_DECISIONS = {"late_arrival": "none", "timing": {"reconcile_after_s": 2.6}}
+QUICK_DECISIONS = {"late_arrival": "none", "timing": {"reconcile_after_s": 3.6}}
 
 
 async def lived(bench: Bench, reach: Callable[[Life], Awaitable[None]]) -> tuple[Life, Operation]:

@@ -1,4 +1,4 @@
-"""From an unknown outcome to its end without Temporal: rules R3 and R8 to R11, cells 6, 8, 10 and 13, cases b3 and a8."""
+"""From an unknown outcome to its end without Temporal: rules R3 and R8 to R11, cells 6, 10 and 13, cases b3, a8."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from actonce.effects.system import System
 from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.ledger import decisions, records
 from actonce.testing.waiting import eventually
+from tests.integration.cases import kit
 from tests.integration.cases.gates import Gate, after_reading
 from tests.integration.cases.kit import Bench, Lab, key_of, settle, side_by_side
 
@@ -43,7 +44,7 @@ async def watch_until(system: System, bench: Bench, *states: str) -> dict[str, A
 
 async def lost(bench: Bench, request: OperationRequest) -> System:
     system = await bench.system()
-    assert (await perform(system, request)).status == "unknown"
+    await kit.lost(system, request)
     return system
 
 
@@ -53,8 +54,7 @@ async def test_reconciler_frozen_between_reading_and_verdict(lab: Lab) -> None:
     async with lab.bench(modes=LOST_BEFORE) as bench:
         request, gate = bench.request(), Gate()
         system, frozen = await lost(bench, request), await bench.system(change=after_reading(gate))
-        while (await settle_step(system, key_of(request))).next != "beacon":
-            await asyncio.sleep(0.1)
+        await eventually(lambda: _beacon_written(system, request), within_s=30, what="a beacon", every_s=0.1)
         lag_s = bench.settings.lag_s
         until = (await bench.operation())["may_commit_until"]
         await eventually(
@@ -74,6 +74,10 @@ async def test_reconciler_frozen_between_reading_and_verdict(lab: Lab) -> None:
         await lab.world.release(bench.account, latch)
         assert (await second).status == "committed"
         assert (len(bench.requests()), len(bench.effects())) == (2, 1)
+
+
+async def _beacon_written(system: System, request: OperationRequest) -> bool:
+    return (await settle_step(system, key_of(request))).next == "beacon"
 
 
 async def _past(system: System, moment: Any, more_s: float) -> bool:
@@ -199,7 +203,7 @@ async def test_mark_committed_by_an_operator_is_shown_as_attested(lab: Lab) -> N
 @side_by_side
 async def test_key_on_arrival_is_sent_again_while_the_first_request_is_in_progress(lab: Lab) -> None:
     """cell 13, R3: same key inside its retention, never `absent`; the answer to it is the evidence."""
-    async with lab.bench(late_arrival="key_on_arrival", timing={"reconcile_after_s": 2.6}) as bench:
+    async with lab.bench(late_arrival="key_on_arrival", timing={"reconcile_after_s": 3.6}) as bench:
         request = bench.request()
         latch = await lab.world.latch(bench.account, "processing")
         system = await lost(bench, request)
