@@ -101,13 +101,11 @@ async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: str,
 
 def _operation(row: Row, verdicts: list[Row], audit: list[Row]) -> Row:
     mine = [v for v in verdicts if v["operation_id"] == row["operation_id"] and v["applied"]]
-    ends = [
-        a["at"]
-        for a in audit
-        if a["operation_id"] == row["operation_id"]
-        and a["body"].get("to") == row["state"]
-        and a["body"].get("from") != row["state"]
-    ]
+    moves = [a for a in audit if a["operation_id"] == row["operation_id"] and a["body"].get("state")]
+    ended_at = None
+    for earlier, now in zip([None, *moves], moves, strict=False):
+        if now["body"]["state"] == row["state"] and (earlier is None or earlier["body"]["state"] != row["state"]):
+            ended_at = now["at"]
     return {
         "operation_id": row["operation_id"],
         "destination": row["destination"],
@@ -119,7 +117,7 @@ def _operation(row: Row, verdicts: list[Row], audit: list[Row]) -> Row:
         "issued_at": utc(row["issued_at"]),
         "acknowledged_at": utc(row["acknowledged_at"]),
         "committed_at": utc(row["committed_at"]),
-        "completed_at": utc(max(ends)) if ends and row["state"] in FINAL else None,
+        "completed_at": utc(ended_at) if row["state"] in FINAL else None,
         "completion": row["completion"],
         "receipt": row["receipt"],
         "task_id": row["task_id"],

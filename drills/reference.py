@@ -26,7 +26,7 @@ CAN_PROVE_ABSENCE = frozenset({"healthy", "canonical_denies"})
 WHY_HELD = {
     "list_short_by_one": ("route_incomplete", "not_fresh", "not_visible"),
     "short_without_total": ("route_incomplete", "not_fresh", "not_visible"),
-    "stale": ("not_fresh",),
+    "stale": ("not_fresh", "not_visible"),  # a beacon proves both at once: without it neither is proven
     "masked": ("not_visible", "not_fresh", "route_unavailable"),
     "all_but_one_down": ("route_unavailable", "route_incomplete"),
     "all_down": ("route_unavailable",),

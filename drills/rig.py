@@ -76,8 +76,8 @@ class CellSpec:
     servers: tuple[str, ...] = ("payments",)
     worker: tuple[str, ...] = ("worker.py", "run")
     workers: int = 2
-    watch: bool = True
-    entry: bool = False
+    watch: tuple[str, ...] | None = ("worker.py", "watch")
+    entry: tuple[str, ...] | None = None
     modes: dict[str, Any] = field(default_factory=dict)  # of the world's payments account
     settings: dict[str, Any] = field(default_factory=dict)  # more of the sandbox's JSON file
     env: dict[str, str] = field(default_factory=dict)
@@ -129,9 +129,9 @@ class Cell:
         for number in range(self.spec.workers):
             self.workers.append(await self.start_program(f"worker-{number + 1}", *self.spec.worker))
         if self.spec.watch:
-            self.others["watch"] = await self.start_program("watch", "worker.py", "watch")
+            self.others["watch"] = await self.start_program("watch", *self.spec.watch)
         if self.spec.entry:
-            self.others["entry"] = await self.start_program("entry", "-m actonce.entry")
+            self.others["entry"] = await self.start_program("entry", *self.spec.entry)
         await asyncio.gather(*(p.until_ready() for p in (*self.workers, *self.others.values())))
 
     async def start_program(self, role: str, program: str, *args: str) -> Process:
@@ -245,6 +245,7 @@ class Cell:
             "ACTONCE_TASK_QUEUE": self.task_queue,
             "ACTONCE_WORLD": str(world),
             "ACTONCE_RUN_ID": self.run.run_id,
+            "ACTONCE_DRILL_STOP_FILE": str(self.folder / "stopped"),
             "ACTONCE_PAGE_URLS": self.run.sink.url(self.channel),
             "TEMPORAL_ADDRESS": f"{temporal.host}:{temporal.port}",
             **self.spec.env,

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from temporalio.client import WorkflowFailureError
 
 from actonce.contracts.identity import derive_operation_id
 from actonce.contracts.messages import TaskInput
 from actonce.evidence import Cell as CellLine
-from actonce.evidence import Expected, PlannedOperation
+from actonce.evidence import Expected, Fault, PlannedOperation
 from actonce.testing.waiting import NeverHappened, eventually
 from drills.cells import Axes
 from drills.export import FINAL, Row, export_ledger, export_task
+from drills.reference import Expected as Endings
 from drills.reference import expected as reference
 from drills.rig import READS, Cell, CellSpec, Run
 from drills.strike import Strike, modes_of
@@ -36,22 +38,79 @@ PROBE_S = 40.0
 QUIET_S = 1.0  # 2 × the pause between two readings (0.5 s)
 
 
+class Striking(Protocol):
+    """Applies one cell's fault."""
+
+    async def prepare(self) -> None:
+        """Install what must be there before the task starts."""
+
+    async def strike(self, operation_id: str) -> None:
+        """Strike the operation in flight and heal what belongs to the strike."""
+
+    async def release(self) -> None:
+        """Release what is held past the verdict."""
+
+    def fault(self, operation_id: str) -> Fault:
+        """The proofs that must be on record."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """What happens in a cell, whichever arm runs it."""
+
+    name: str
+    params: dict[str, Any]
+    expected: Endings
+    striking: Callable[[Cell], Striking]
+    planned_fault: Callable[[str], Fault]
+    late_arrival: str = "bounded"
+    modes: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    stops: tuple[str, ...] = ()  # which processes may stop themselves: "worker", "watch"
+    entry: bool = False
+    twin: str | None = None  # the play on the other side of the commit
+
+
+def table_play(axes: Axes) -> Play:
+    """A cell of the table."""
+    return Play(
+        name=axes.name,
+        params={name: getattr(axes, name) for name in axes.__dataclass_fields__},
+        expected=reference(axes),
+        striking=lambda cell: Strike(cell, axes),
+        planned_fault=lambda operation_id: Strike.planned_fault(axes, operation_id),
+        late_arrival=axes.late_arrival,
+        modes=modes_of(axes),
+        twin=axes.other_twin.name,
+    )
+
+
 @dataclass(frozen=True)
 class PlannedCell:
     """One cell of one arm."""
 
-    axes: Axes
+    play: Play
     number: int
     arm: str = "guarded"
-    program: tuple[str, ...] = ("worker.py", "run")
     control: str | None = None
     expected_finding: str | None = None
     has_twin: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return self.axes.name if self.arm == "guarded" else f"{self.arm}.{self.axes.name}"
+        return self.play.name if self.arm == "guarded" else f"{self.arm}.{self.play.name}"
+
+    def program(self, role: str) -> tuple[str, ...]:
+        """What runs as "worker", "watch" or "entry"."""
+        verb = {"worker": "run"}.get(role, role)
+        if self.control is not None:
+            return ("-m drills.controls.broken", self.control, verb)
+        if role == "entry":
+            return ("-m actonce.entry",)
+        if role in self.play.stops:
+            return ("-m drills.controls.stops", verb)
+        return ("worker.py", verb)
 
     @property
     def task_key(self) -> str:
@@ -98,30 +157,37 @@ def refund_payload(payment_id: str, amount_minor: int) -> dict[str, Any]:
 
 async def run_cell(run: Run, plan: PlannedCell) -> None:
     """Drive one cell. Raises nothing that belongs to the cell alone: it goes to the record."""
-    spec = CellSpec(
-        name=plan.name,
-        number=plan.number,
-        arm=plan.arm,
-        late_arrival=plan.axes.late_arrival,
-        worker=plan.program,
-        modes=modes_of(plan.axes),
-        settings=plan.settings,
-    )
     fault = None
     try:
-        async with Cell(run, spec) as cell:
-            strike = Strike(cell, plan.axes)
+        async with Cell(run, _spec(plan)) as cell:
+            striking = plan.play.striking(cell)
             try:
-                await strike.prepare()
+                await striking.prepare()
                 await start_single(cell, plan)
-                await strike.strike(plan.operation_id)
-                await _afterwards(cell, plan, strike)
+                await striking.strike(plan.operation_id)
+                await _afterwards(cell, plan, striking)
             finally:
-                fault = strike.fault(plan.operation_id)
+                fault = striking.fault(plan.operation_id)
                 await _export(cell, plan)
     except Exception as error:  # one cell's trouble is that cell's; the judge sees that it is not proven
         run.writer.append("drill", "note", plan.name, text=f"broke off: {type(error).__name__}: {error}")
-    run.writer.cell(_line(plan, fault or Strike.planned_fault(plan.axes, plan.operation_id)))
+    run.writer.cell(_line(plan, fault or plan.play.planned_fault(plan.operation_id)))
+
+
+def _spec(plan: PlannedCell) -> CellSpec:
+    play = plan.play
+    return CellSpec(
+        name=plan.name,
+        number=plan.number,
+        arm=plan.arm,
+        late_arrival=play.late_arrival,
+        worker=plan.program("worker"),
+        watch=plan.program("watch"),
+        entry=plan.program("entry") if play.entry else None,
+        modes=play.modes,
+        settings=play.settings,
+        env=play.env,
+    )
 
 
 async def start_single(cell: Cell, plan: PlannedCell) -> None:
@@ -143,10 +209,10 @@ async def start_task(cell: Cell, task_key: str, payload: dict[str, Any]) -> str:
     return task_id
 
 
-async def _afterwards(cell: Cell, plan: PlannedCell, strike: Strike) -> None:
+async def _afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None:
     row = await settled(cell, plan.operation_id, guarded=plan.arm == "guarded")
     record_state(cell, plan, row)
-    await strike.release()
+    await striking.release()
     await cell.run.world.configure(cell.account, "payments", routes=dict.fromkeys(READS, "healthy"))
     if plan.arm != "guarded":
         return
@@ -182,7 +248,7 @@ def record_state(cell: Cell, plan: PlannedCell, row: Row | None) -> None:
     """The durable state as it stood before anything was healed, against the reference."""
     if plan.arm != "guarded":
         return
-    wanted = reference(plan.axes)
+    wanted = plan.play.expected
     form = form_of(row)
     pages = cell.run.sink.of(cell.channel)
     cell.run.writer.append(
@@ -275,16 +341,16 @@ async def _export(cell: Cell, plan: PlannedCell) -> None:
 
 
 def _line(plan: PlannedCell, fault: Any) -> CellLine:
-    wanted = reference(plan.axes)
+    wanted = plan.play.expected
     return CellLine(
         cell=plan.name,
-        params={name: getattr(plan.axes, name) for name in plan.axes.__dataclass_fields__},
+        params=plan.play.params,
         arm=plan.arm,
         control=plan.control,
         expected_finding=plan.expected_finding,
         expected=Expected(outcomes=sorted(wanted.final), effects=wanted.effects, pages=wanted.pages),
         operations=[plan.operation()],
         task_ids=[plan.task_id],
-        twin_of=plan.axes.other_twin.name if plan.has_twin and plan.arm == "guarded" else None,
+        twin_of=plan.play.twin if plan.has_twin and plan.arm == "guarded" else None,
         fault=fault,
     )

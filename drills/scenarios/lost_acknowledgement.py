@@ -12,7 +12,8 @@ from functools import partial
 from drills.catalog import Job, Options, Plan
 from drills.cells import Axes, left_out
 from drills.cover import cover, every_allowed
-from drills.table import PlannedCell, run_cell
+from drills.scenarios.protocol_cells import CONTROLS, FROZEN_BEHIND_FENCE, PROTOCOL, Control
+from drills.table import PlannedCell, Play, run_cell, table_play
 
 
 class LostAcknowledgement:
@@ -26,17 +27,33 @@ class LostAcknowledgement:
     )
 
     def plan(self, options: Options) -> Plan:
-        """Guarded cells, longest first where it is known."""
+        """Guarded cells, then the controls."""
         numbers = itertools.count(1)
-        chosen = cells(options)
-        present = set(chosen)
-        jobs = [
-            Job(
-                axes.name, partial(run_cell, plan=PlannedCell(axes, next(numbers), has_twin=axes.other_twin in present))
-            )
-            for axes in chosen
+        table = cells(options)
+        present = set(table)
+        planned = [PlannedCell(play, next(numbers)) for play in protocol_cells(options)]
+        planned += [PlannedCell(table_play(axes), next(numbers), has_twin=axes.other_twin in present) for axes in table]
+        controls = chosen_controls(options)
+        planned += [
+            PlannedCell(c.play(), next(numbers), f"control:{c.name}", control=c.name, expected_finding=c.finding)
+            for c in controls
         ]
-        return Plan(jobs=jobs, left_out=left_out())
+        return Plan(
+            jobs=[Job(cell.name, partial(run_cell, plan=cell)) for cell in planned],
+            left_out=left_out(),
+            protections=[c.name for c in controls],
+        )
+
+
+def protocol_cells(options: Options) -> list[Play]:
+    """The named cells; the tests run a few."""
+    return PROTOCOL if options.scope != "cut" else [FROZEN_BEHIND_FENCE]
+
+
+def chosen_controls(options: Options) -> list[Control]:
+    """All of them; the tests run a few."""
+    few = ("blind_retry", "freshness_off", "kernel_timer_off")
+    return [c for c in CONTROLS if options.scope != "cut" or c.name in few]
 
 
 def cells(options: Options) -> list[Axes]:

@@ -24,7 +24,7 @@ def cell(text: str) -> Axes:
         ("gateway_503 commit_then_drop none ledger list_short_by_one key_at_commit", COMMITTED, (1, 1), False),
         ("silent commit_then_drop SIGSTOP none all_but_one_down deadline_at_commit", COMMITTED, (1, 1), False),
         # §2.4 ambiguous: stale readings are too_early before the last bound; "Page at the bound"
-        ("closed commit_then_drop none none stale bounded", {"held:not_fresh"}, (1, 1), True),
+        ("closed commit_then_drop none none stale bounded", {"held:not_fresh", "held:not_visible"}, (1, 1), True),
         ("closed commit_then_drop none none all_down bounded", {"held:route_unavailable"}, (1, 1), True),
         # §2.4 absent, §2.5 "absent: one new permit, same operation_id"
         ("closed drop_before_commit none none healthy bounded", COMMITTED, (1, 1), False),
