@@ -33,11 +33,14 @@ from actonce.contracts.errors import LedgerUnavailable
 from actonce.destinations.base import Registry
 from actonce.destinations.sandbox import load_sandbox
 from actonce.effects.guard import NUDGE
+from actonce.effects.routes import health_probes
 from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
+from actonce.health.pagebox import LedgerPages
+from actonce.health.prober import Prober
 from actonce.ledger import watch as watch_queries
+from actonce.paging.pager import Pager
 from actonce.settings import WorkerSettings
-from actonce.stack.process import run_and_leave
 from actonce.stack import run_and_leave
 
 log = structlog.get_logger("worker")
@@ -108,8 +111,11 @@ async def watch(settings: WorkerSettings) -> None:
             held_again_s=settings.watch_held_again_s,
             orphaned_after_s=settings.watch_orphaned_after_s,
         )
+        prober = Prober(system.ledger, [settings.task_queue], health_probes(system.registry))
         loops = [
             forever("watcher", settings.watch_every_s, lambda: watch_once(system, limits), stopping),
+            forever("pager", settings.watch_every_s, Pager(LedgerPages(system.ledger)).deliver_once, stopping),
+            forever("prober", settings.probe_every_s, prober.probe_once, stopping),
             forever("nudger", settings.watch_every_s, Nudger(system).nudge_once, stopping),
         ]
         ready("watch")

@@ -232,6 +232,11 @@ def check_contract(contract: Contract) -> None:
             f"reconcile_after_s, got {t.connect_timeout_s}, {t.write_timeout_s} / {t.permit_lifetime_s} / "
             f"{t.send_deadline_s} / {t.activity_timeout_s} / {t.reconcile_after_s}"
         )
+    if t.permit_lifetime_s + 2 * contract.clock_skew_s >= t.reconcile_after_s:
+        raise ContractError(
+            f"{where}: reconcile_after_s {t.reconcile_after_s} must be longer than a permit's life plus twice the "
+            f"clock skew ({t.permit_lifetime_s} + 2 × {contract.clock_skew_s}): until then its owner may send"
+        )
     if not contract.actions:
         raise ContractError(f"{where}: declares no action")
     if not contract.business_fields:

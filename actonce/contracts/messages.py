@@ -65,7 +65,7 @@ class ReconcileResult(_Message):
     reason: str | None = None
     words: str = ""
     state: str  # the operation's state after the verdict was recorded
-    next: Literal["done", "issue", "wait", "beacon", "cancel_key", "hold"]
+    next: Literal["done", "issue", "wait", "beacon", "probe", "cancel_key", "hold"]
     wait_s: float = 0.0
     object_id: str | None = None
     completion: str | None = None

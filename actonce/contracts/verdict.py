@@ -121,6 +121,7 @@ class Facts(_Frozen):
     object_kind: str
     acknowledged_object_id: str | None
     attempts: tuple[AttemptFact, ...]
+    probed: bool = False  # a reference probe on the acknowledged object succeeded: it exists
     key_cancelled: bool = False  # the destination confirmed the atomic cancel of every key that was sent
 
 

@@ -11,7 +11,8 @@ returns a `Receipt` only when the contract says the answer means applied. It rai
 A route function `read(lookup, cursor) -> Page` returns one page; the library reads to the end, detects loops and
 compares totals. `by_id` and `search` routes are asked once for every marker in `lookup.markers`.
 
-Beacon and cancel functions have effects of their own (harmless ones); they run in separate, journaled activities.
+Beacon, probe and cancel functions have effects of their own (harmless ones); they run in separate, journaled
+activities.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ BeaconFn = Callable[[str, float], Awaitable[datetime]]
 """(beacon id, deadline in s) → commit time by the destination's clock. Idempotent by beacon id."""
 CancelFn = Callable[[str, float], Awaitable[str | None]]
 """(key, deadline in s) → None when the key is now cancelled for ever, else the object id that it already made."""
+ProbeFn = Callable[[str, float], Awaitable[bool]]
+"""(object id, deadline in s) → did a harmless act that only succeeds on an existing object succeed?"""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class Destination:
     routes: Mapping[str, RouteFn] = field(default_factory=dict)
     beacon: BeaconFn | None = None
     cancel_key: CancelFn | None = None
+    probe: ProbeFn | None = None
 
     def __post_init__(self) -> None:
         c = self.contract

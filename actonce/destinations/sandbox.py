@@ -232,6 +232,7 @@ class SandboxAdapter:
             routes={name: fn for name, fn in routes.items() if name in names},
             beacon=self.beacon if self._contract.has_beacon else None,
             cancel_key=self.cancel_key if self._contract.late_arrival.kind == "cancel_by_key" else None,
+            probe=self.probe,
         )
 
     async def send(self, call: Call) -> Receipt:

@@ -28,7 +28,7 @@ from actonce.contracts.messages import (
 )
 from actonce.effects.decide import decide
 from actonce.effects.perform import perform
-from actonce.effects.reconcile import cancel_keys, reconcile, write_beacon
+from actonce.effects.reconcile import cancel_keys, probe_object, reconcile, write_beacon
 from actonce.effects.system import System
 from actonce.ledger import tasks, watch
 
@@ -76,6 +76,7 @@ class OperationActivities:
             self.issue,
             self.reconcile,
             self.beacon,
+            self.probe,
             self.cancel_key,
             self.hold,
             self.decide,
@@ -120,6 +121,11 @@ class OperationActivities:
     async def beacon(self, ref: OperationRef) -> str:
         """Write a harmless object that every route able to see must show."""
         return await write_beacon(self.system, key_of(ref))
+
+    @activity.defn(name="actonce.probe.v1")
+    async def probe(self, ref: OperationRef) -> bool:
+        """Act harmlessly on an acknowledged object that the routes deny."""
+        return await probe_object(self.system, key_of(ref))
 
     @activity.defn(name="actonce.cancel_key.v1")
     async def cancel_key(self, ref: OperationRef) -> dict[str, str]:

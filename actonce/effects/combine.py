@@ -1,6 +1,7 @@
 """The verdict rule (SPEC §2.4): readings and facts in, exactly one verdict out. Pure: no clock, no I/O.
 
-committed   exactly one object carries our key in our own field, in our account, with our digest, on any route
+committed   exactly one object carries our key in our own field, in our account, with our digest, on any route; or
+            the object that an acknowledgement named answers a reference probe while the routes still deny it
 absent      the destination cancelled every key; or, after the last moment it could still commit plus each route's
             lag, no route shows it, and two independent routes (one of them a list whose total agrees) are complete,
             fresh and able to see
@@ -30,7 +31,7 @@ class _Found:
 def combine(contract: Contract, facts: Facts, readings: Sequence[Reading], now: datetime) -> Verdict:
     """Return the verdict. `now` and the readings' times are the ledger's."""
     found = find(facts, readings)
-    flagged = flags(contract, readings, matched=bool(found.matches))
+    flagged = flags(contract, readings, matched=bool(found.matches) or facts.probed)
     until, unbounded = bounds.may_commit_until(contract, facts.attempts)
     common = {
         "flagged": flagged,
@@ -46,6 +47,10 @@ def combine(contract: Contract, facts: Facts, readings: Sequence[Reading], now: 
         return Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.MULTIPLE_MATCHES, words=words, page=True, **common)
     if found.matches:
         return _committed(found, common)
+    if facts.probed and facts.acknowledged_object_id is not None:
+        words = f"object {facts.acknowledged_object_id} was acknowledged and a reference probe shows that it exists"
+        receipt = Receipt(object_id=facts.acknowledged_object_id, source="probe")
+        return Verdict(outcome=Outcome.COMMITTED, words=words, receipt=receipt, **common)
     if facts.acknowledged_object_id is None and may_be_absent(contract, facts, found, readings, now):
         how = (
             "the destination cancelled every key we sent"

@@ -47,6 +47,7 @@ _LEDGER_RETRY = RetryPolicy(
     maximum_interval=timedelta(seconds=5),
     non_retryable_error_types=FINAL_ERRORS,
 )
+_JOURNALED = ("beacon", "probe", "cancel_key")  # steps with a harmless effect, activities of their own
 _READ_TIMEOUT = timedelta(seconds=60)
 _PAUSE_MAX_S = 30.0  # between two readings, and between two tries to send
 _HELD_LOOK_S = 600.0  # a nudge may be lost: a held operation looks at the ledger by itself this often
@@ -173,18 +174,17 @@ class Operations:
                 return None
             if read.next == "hold":
                 return await self._held(request, ref, read)
-            if read.next in ("beacon", "cancel_key"):
+            if read.next in _JOURNALED:
                 await self._journaled(request, ref, read)
             # waits grow with the number of readings, so that a long wait has a short history
             await self._wait(max(read.wait_s, min(_PAUSE_MAX_S, read.wait_s * 1.3 ** max(0, reads - 5))))
             reads += 1
 
     async def _journaled(self, request: OperationRequest, ref: OperationRef, read: ReconcileResult) -> None:
-        """A beacon or a key cancel: harmless, journaled, and no end of the story when it fails."""
-        name = {"beacon": "actonce.beacon.v1", "cancel_key": "actonce.cancel_key.v1"}[read.next]
+        """A beacon, a probe or a key cancel: harmless, journaled, and no end of the story when it fails."""
         try:
             await workflow.execute_activity(
-                name,
+                f"actonce.{read.next}.v1",
                 ref,
                 start_to_close_timeout=_READ_TIMEOUT,
                 retry_policy=RetryPolicy(maximum_attempts=2),

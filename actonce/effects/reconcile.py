@@ -1,6 +1,7 @@
 """Reconciliation: read every route to its end, conclude one verdict, record it, say what comes next.
 
-It only reads the destination. Beacons and key cancels have effects (harmless ones) and are separate, journaled steps;
+It only reads the destination. Beacons, probes and key cancels have effects (harmless ones) and are separate,
+journaled steps;
 `settle_step` runs whichever comes next and is what both the workflow's activities and the ledger watcher use.
 Free to be retried and to be run by several at once: every record is a compare-and-set.
 """
@@ -27,7 +28,7 @@ from actonce.ledger.store import LedgerClock, Operation, read_operation, utc
 from actonce.ledger.verdicts import Case
 
 _STALE_TRIES = 5  # somebody else moved the operation while we read; read again
-NextStep = Literal["done", "issue", "wait", "beacon", "cancel_key", "hold"]
+NextStep = Literal["done", "issue", "wait", "beacon", "probe", "cancel_key", "hold"]
 
 
 async def reconcile(system: System, key: OperationKey) -> ReconcileResult:
@@ -63,7 +64,7 @@ async def _reconcile_once(system: System, destination: Destination, key: Operati
     if resend_allowed(contract, case, verdict, operation, clock.now()):
         words = "the destination registers keys on arrival; sending again under the same key cannot add an effect"
         operation = await verdicts.grant_same_key_resend(system.ledger, key, operation.stamp, words)
-    return _result(contract, case, operation, verdict, clock)
+    return _result(destination, case, operation, verdict, clock)
 
 
 def resend_allowed(contract: Contract, case: Case, verdict: Verdict, operation: Operation, now: datetime) -> bool:
@@ -102,22 +103,28 @@ def _settled(case: Case, contract: Contract) -> ReconcileResult:
 
 
 def _result(
-    contract: Contract, case: Case, operation: Operation, verdict: Verdict, clock: LedgerClock
+    destination: Destination, case: Case, operation: Operation, verdict: Verdict, clock: LedgerClock
 ) -> ReconcileResult:
-    step = next_step(contract, case, operation, clock.now())
-    return _message(operation, verdict, step, wait_s(contract, case, clock.now()) if step == "wait" else 0.0)
+    step = next_step(destination, case, operation, clock.now())
+    return _message(
+        operation, verdict, step, wait_s(destination.contract, case, clock.now()) if step == "wait" else 0.0
+    )
 
 
-def next_step(contract: Contract, case: Case, operation: Operation, now: datetime) -> NextStep:
+def next_step(destination: Destination, case: Case, operation: Operation, now: datetime) -> NextStep:
     """What the guard or the watcher does next about an operation that was just read."""
+    contract = destination.contract
     if operation.final:
         return "done"
     if operation.state is State.READY:
         return "issue"
     if operation.state is State.HELD:
         return "hold"
+    named = case.facts.acknowledged_object_id
+    if destination.probe is not None and named is not None and named not in case.probes:
+        return "probe"
     floor = bounds.reconcile_at(contract, case.facts.attempts)
-    cancels = contract.late_arrival.kind == "cancel_by_key" and case.facts.acknowledged_object_id is None
+    cancels = contract.late_arrival.kind == "cancel_by_key" and named is None
     if cancels and not case.facts.key_cancelled and floor is not None and now >= floor:
         return "cancel_key"
     until, _ = bounds.may_commit_until(contract, case.facts.attempts)
@@ -168,6 +175,22 @@ async def write_beacon(system: System, key: OperationKey) -> str:
     return beacon_id
 
 
+async def probe_object(system: System, key: OperationKey) -> bool:
+    """Act harmlessly on the object an acknowledgement named, which routes deny. Journaled first; free to retry."""
+    destination = system.destination(key.destination, key.action)
+    assert destination.probe is not None, f"{key.destination} has no reference probe"
+    case = await verdicts.open_case(system.ledger, key, destination.contract)
+    object_id = case.facts.acknowledged_object_id
+    if object_id is None:
+        return False
+    await verdicts.want_probe(system.ledger, case.operation, object_id)
+    deadline_s = destination.contract.timing.read_deadline_s
+    async with asyncio.timeout(deadline_s):
+        exists = await destination.probe(object_id, deadline_s)
+    await verdicts.probe_answered(system.ledger, case.operation, object_id, exists)
+    return exists
+
+
 async def cancel_keys(system: System, key: OperationKey) -> dict[str, str]:
     """Ask the destination to cancel every key that may have been sent (rule P2). Journaled first; free to retry."""
     destination = system.destination(key.destination, key.action)
@@ -188,6 +211,8 @@ async def settle_step(system: System, key: OperationKey) -> ReconcileResult:
     result = await reconcile(system, key)
     if result.next == "beacon":
         await write_beacon(system, key)
+    elif result.next == "probe":
+        await probe_object(system, key)
     elif result.next == "cancel_key":
         await cancel_keys(system, key)
     return result

@@ -166,12 +166,17 @@ async def operation_records(
 async def _whole(connection: Connection, operation: Operation) -> OperationRecord:
     params = identity_params(operation.key)
     parts: dict[str, list[Row]] = {name: list(await many(connection, query, params)) for name, query in _PARTS.items()}
-    return OperationRecord(operation=operation, allowed=await _allowed(connection, operation), **parts)
-
-
-async def _allowed(connection: Connection, operation: Operation) -> list[Allowed]:
-    """Ask the very check that a decision has to pass."""
-    return [await _would(connection, operation.key, operation, action) for action in get_args(DecisionAction)]
+    actions: tuple[DecisionAction, ...] = get_args(DecisionAction)
+    stamp = (operation.epoch, operation.version)
+    waiting = [
+        d for d in parts["decisions"] if (d["expected_epoch"], d["expected_version"]) == stamp and not d["result"]
+    ]
+    if waiting:
+        why = f"{waiting[0]['decision']} by {waiting[0]['name']} is recorded and takes effect after one more reading"
+        allowed = [Allowed(action, False, why, "decided") for action in actions]
+    else:  # ask the very check that a decision has to pass
+        allowed = [await _would(connection, operation.key, operation, action) for action in actions]
+    return OperationRecord(operation=operation, allowed=allowed, **parts)
 
 
 async def _would(connection: Connection, key: OperationKey, operation: Operation, action: DecisionAction) -> Allowed:

@@ -37,6 +37,7 @@ class Case:
 
     operation: Operation
     facts: Facts
+    probes: tuple[str, ...]  # object ids that were probed, whatever the answer
     beacons: tuple[tuple[str, datetime, bool], ...]  # (id, wanted at, the destination confirmed it), newest first
 
     @property
@@ -77,6 +78,11 @@ async def case_of(connection: Connection, operation: Operation, contract: Contra
         " WHERE operation_id = %s AND destination = %s ORDER BY wanted_at DESC LIMIT 3",
         (operation.operation_id, operation.destination),
     )
+    probes = await many(
+        connection,
+        f"SELECT object_id, object_exists FROM actonce.probe WHERE {WHERE_KEY} AND answered_at IS NOT NULL",
+        identity_params(operation.key),
+    )
     facts = Facts(
         operation_id=operation.operation_id,
         keys=tuple(sorted(row["wire_key"] for row in keys)),
@@ -85,9 +91,13 @@ async def case_of(connection: Connection, operation: Operation, contract: Contra
         object_kind=contract.object_kind,
         acknowledged_object_id=acks[0]["object_id"] if acks else None,
         attempts=tuple(attempts),
+        probed=bool(acks) and any(p["object_id"] == acks[0]["object_id"] and p["object_exists"] for p in probes),
         key_cancelled=await _all_cancelled(connection, operation, attempts),
     )
-    return Case(operation, facts, tuple((row["beacon_id"], row["wanted_at"], row["confirmed"]) for row in beacons))
+    probed = tuple(p["object_id"] for p in probes)
+    return Case(
+        operation, facts, probed, tuple((row["beacon_id"], row["wanted_at"], row["confirmed"]) for row in beacons)
+    )
 
 
 async def _all_cancelled(connection: Connection, operation: Operation, attempts: list[AttemptFact]) -> bool:
@@ -221,6 +231,28 @@ async def beacon_written(ledger: Ledger, beacon_id: str, committed_at: object) -
         await connection.execute(
             "UPDATE actonce.beacon SET committed_at = coalesce(committed_at, %s) WHERE beacon_id = %s",
             (committed_at, beacon_id),
+        )
+
+
+async def want_probe(ledger: Ledger, operation: Operation, object_id: str) -> None:
+    """Journal a reference probe before it is made."""
+    async with ledger.transaction() as connection:
+        await connection.execute(
+            "INSERT INTO actonce.probe (tenant, destination, action, operation_id, object_id) VALUES (%(tenant)s,"
+            " %(destination)s, %(action)s, %(operation_id)s, %(object_id)s) ON CONFLICT DO NOTHING",
+            {**identity_params(operation.key), "object_id": object_id},
+        )
+        await audit(connection, "probe.wanted", operation, {"object_id": object_id})
+
+
+async def probe_answered(ledger: Ledger, operation: Operation, object_id: str, exists: bool) -> None:
+    """Record what a reference probe said. A success stands; a failure may be followed by a success."""
+    async with ledger.transaction() as connection:
+        await connection.execute(
+            "UPDATE actonce.probe SET answered_at = clock_timestamp(),"
+            " object_exists = coalesce(object_exists, false) OR %(exists)s"
+            f" WHERE {WHERE_KEY} AND object_id = %(object_id)s",
+            {**identity_params(operation.key), "object_id": object_id, "exists": exists},
         )
 
 

@@ -235,6 +235,18 @@ CREATE TABLE IF NOT EXISTS actonce.key_cancel (
     PRIMARY KEY (tenant, destination, action, operation_id, wire_key)
 );
 
+CREATE TABLE IF NOT EXISTS actonce.probe (
+    tenant       text NOT NULL,
+    destination  text NOT NULL,
+    action       text NOT NULL,
+    operation_id text NOT NULL,
+    object_id    text NOT NULL,
+    wanted_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    answered_at  timestamptz,
+    object_exists boolean,
+    PRIMARY KEY (tenant, destination, action, operation_id, object_id)
+);
+
 CREATE TABLE IF NOT EXISTS actonce.dependency (
     name       text PRIMARY KEY,
     kind       text NOT NULL,
@@ -280,7 +292,7 @@ DO $$
 DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['task', 'plan', 'operation', 'attempt', 'acknowledgement', 'verdict', 'hold',
-                                'decision', 'page', 'beacon', 'key_cancel', 'audit', 'identity', 'contract'] LOOP
+                                'decision', 'page', 'beacon', 'key_cancel', 'probe', 'audit', 'identity', 'contract'] LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER nothing_is_deleted BEFORE DELETE OR TRUNCATE ON actonce.%I '
                        'FOR EACH STATEMENT EXECUTE FUNCTION actonce.nothing_is_deleted()', name);
     END LOOP;
