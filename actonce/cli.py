@@ -23,6 +23,7 @@ from rich.table import Table
 from actonce.stack import Stack, StackError, eventually, run_and_leave, signal_checked, wait_gone
 from actonce.stack.doctor import examine
 from actonce.stack.program import Program
+from actonce.stack.settings import SETTINGS_FILE
 from actonce.stack.state import FolderLock, StateFile
 from actonce.stack.supervisor import end_orphans
 from actonce.version import __version__
@@ -189,7 +190,7 @@ def env(folder: Folder = DEFAULT_FOLDER) -> None:
     """Print the settings of the running stack as shell exports (they hold the ledger's password)."""
     import shlex
 
-    file = folder / "env.json"
+    file = folder / SETTINGS_FILE
     if not StateFile(folder).state.ready or not file.exists():
         raise _fail(StackError(f"No stack is running in {folder.resolve()}: start one with `actonce up`."))
     import json

@@ -30,7 +30,7 @@ class Finding:
 
 async def examine(project: Path) -> list[Finding]:
     """One finding for each part."""
-    settings = StackSettings()
+    settings = StackSettings.load()
     findings = [_python(), _platform()]
     looks = {"postgres": _postgres, "temporal": _temporal, "toxiproxy": _toxiproxy}
     for name, look in looks.items():

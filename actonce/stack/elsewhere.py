@@ -5,7 +5,6 @@ from __future__ import annotations
 import httpx
 import psycopg
 from temporalio.client import Client
-from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
 from actonce.stack.errors import StackError
@@ -28,7 +27,7 @@ async def check(name: str, settings: StackSettings) -> str:
     if name == "postgres":
         return await _postgres(str(settings.ledger_dsn))
     if name == "temporal":
-        return await _temporal()
+        return await _temporal(settings)
     return await _toxiproxy(str(settings.toxiproxy_url))
 
 
@@ -48,9 +47,9 @@ async def _postgres(dsn: str) -> str:
     return version
 
 
-async def _temporal() -> str:
+async def _temporal(settings: StackSettings) -> str:
     try:
-        config = ClientConfig.load_client_connect_config()
+        config = settings.temporal_config()
         client = await Client.connect(**config)
         await check_elsewhere(client)
     except (RuntimeError, RPCError) as error:

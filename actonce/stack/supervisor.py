@@ -17,8 +17,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Self
 
-from temporalio.envconfig import ClientConfig
-
 from actonce.stack import binaries, elsewhere
 from actonce.stack.errors import StackError
 from actonce.stack.part import Part
@@ -26,7 +24,7 @@ from actonce.stack.ports import HOST, free_ports, is_free
 from actonce.stack.postgres import Postgres
 from actonce.stack.process import Foreign, Proc, signal_checked, wait_gone
 from actonce.stack.program import Program, ProgramSpec, programs_of
-from actonce.stack.settings import StackSettings
+from actonce.stack.settings import FOLDER_VARIABLE, SETTINGS_FILE, StackSettings
 from actonce.stack.state import FolderLock, StateFile
 from actonce.stack.temporal import NAMESPACE, Temporal
 from actonce.stack.toxiproxy import Toxiproxy
@@ -69,7 +67,7 @@ class Stack:
         self._wanted = frozenset(parts)
         self._extra_env = dict(env or {})
         self._say = say
-        self._settings = settings or StackSettings()
+        self._settings = settings or StackSettings.load()
         self._programs = programs
         self._parts: dict[str, Part] = {}
         self._told: dict[str, str] = {}
@@ -189,7 +187,7 @@ class Stack:
                 self._say(f"starting {name} …")
                 self._parts[name] = part
                 await part.start()
-                self._told |= {k: v for k, v in part.told().items() if k not in os.environ}
+                self._told |= {k: v for k, v in part.told().items() if k not in self._settings.environment}
 
     # What is where.
 
@@ -240,7 +238,7 @@ class Stack:
     @property
     def temporal_address(self) -> str:
         if self._settings.temporal_elsewhere:
-            return str(ClientConfig.load_client_connect_config().get("target_host"))
+            return str(self._settings.temporal_config().get("target_host"))
         return self.temporal.address
 
     @property
@@ -275,7 +273,7 @@ class Stack:
             "ACTONCE_RUN_ID": self.run_id,
             "ACTONCE_TASK_QUEUE": self.task_queue,
             "ACTONCE_ENTRY_URL": self.entry_url,
-            "ACTONCE_STACK_FOLDER": str(self.folder),
+            FOLDER_VARIABLE: str(self.folder),
         }
         if "postgres" in self._wanted:
             found["ACTONCE_LEDGER_DSN"] = self.ledger_dsn
@@ -295,10 +293,12 @@ class Stack:
         """The whole environment of a program that belongs to this stack."""
         settings = self.settings()
         ours = "temporal" in self._wanted and not self._settings.temporal_elsewhere
-        return {k: v for k, v in os.environ.items() if not (ours and k.startswith("TEMPORAL_"))} | settings
+        return {
+            k: v for k, v in self._settings.environment.items() if not (ours and k.startswith("TEMPORAL_"))
+        } | settings
 
     def _write_settings(self) -> None:
-        file = self.folder / "env.json"
+        file = self.folder / SETTINGS_FILE
         file.unlink(missing_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as sink:
             json.dump(self.settings(), sink, indent=1)

@@ -54,11 +54,11 @@ def app(project: Path) -> Path:
     return project
 
 
-def actonce(app: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def actonce(app: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "actonce.cli", *arguments],
         cwd=app,
-        env=environment(),
+        env=environment() | env,
         capture_output=True,
         text=True,
         timeout=100,
@@ -104,7 +104,7 @@ def test_up_in_the_background_then_down_leaves_nothing(app: Path) -> None:
     assert actonce(app, "env").returncode == 1
 
     began = time.monotonic()
-    second = actonce(app, "up", "--detach")
+    second = actonce(app, "up", "--detach", **settings)  # from a shell that took over the first one's settings
     took_s = time.monotonic() - began
     try:
         assert second.returncode == 0, second.stdout + second.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from actonce.stack import Missing, Proc, ProgramSpec, StackError, binaries, programs_of
 from actonce.stack.ports import HOST, free_ports, is_free
 from actonce.stack.program import parse_event
+from actonce.stack.settings import StackSettings
 from actonce.stack.state import FolderLock, StateFile
 
 
@@ -174,3 +176,20 @@ def test_program_below_a_private_folder_is_not_reachable_by_all(tmp_path: Path) 
     program.parent.mkdir(mode=0o700)
     program.touch(mode=0o755)
     assert not binaries._reachable_by_all(program)
+
+
+def test_settings_that_a_shell_took_from_a_stack_do_not_point_the_next_one_there(tmp_path: Path) -> None:
+    theirs = {
+        "ACTONCE_STACK_FOLDER": str(tmp_path),
+        "ACTONCE_LEDGER_DSN": "postgresql://old",
+        "TEMPORAL_ADDRESS": "old:1",
+    }
+    (tmp_path / "env.json").write_text(json.dumps(theirs))
+    settings = StackSettings.load(theirs | {"ACTONCE_TOXIPROXY_URL": "http://mine", "HOME": "/h"})
+    assert settings.ledger_dsn is None and not settings.temporal_elsewhere
+    assert settings.toxiproxy_url == "http://mine"
+    assert settings.environment == {"ACTONCE_TOXIPROXY_URL": "http://mine", "HOME": "/h"}
+
+    changed = StackSettings.load(theirs | {"ACTONCE_LEDGER_DSN": "postgresql://mine", "TEMPORAL_ADDRESS": "mine:1"})
+    assert changed.ledger_dsn == "postgresql://mine" and changed.temporal_elsewhere
+    assert changed.temporal_config()["target_host"] == "mine:1"
