@@ -106,8 +106,16 @@ class Bench:
         self._processes = 0
         timing = QUICK | settings.pop("timing", {})
         listeners = lab.world.listeners | settings.pop("listeners", {})
+        contracts = {"mail": {"clock_skew_s": 0.1}} | settings.pop("contracts", {})
         self.settings = SandboxSettings.model_validate(
-            {"listeners": listeners, "account": self.account, "completion": "receipt", "timing": timing, **settings}
+            {
+                "listeners": listeners,
+                "account": self.account,
+                "completion": "receipt",
+                "timing": timing,
+                "contracts": contracts,
+                **settings,
+            }
         )
 
     # in this process ---------------------------------------------------------------------------------------------

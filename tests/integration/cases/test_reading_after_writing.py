@@ -133,7 +133,7 @@ async def test_routes_on_one_replica_count_as_one(lab: Lab) -> None:
         declared = (await bench.system()).destination("payments").contract.model_dump()
         with pytest.raises(ContractError, match="claim independence but share \\['store'\\]"):
             Contract.model_validate(declared | {"routes": [r | {"claims_independence": True} for r in shared]})
-        honest = {"contracts": {"payments": {"routes": shared}}}
+        honest = {"contracts": bench.settings.contracts | {"payments": {"routes": shared}}}
         seen = await settle(await lost(bench, **honest), bench.request())
         assert (seen.verdict, seen.reason, seen.next) == ("ambiguous", "not_independent", "hold")
 
