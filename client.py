@@ -126,6 +126,11 @@ def _task_path(task_id: str) -> str:
     return f"/v1/tasks/{quote(task_id, safe='')}"
 
 
+def _at(moment: str | None) -> str:
+    """A time for people: to the second, in UTC."""
+    return f"{moment[:10]} {moment[11:19]}Z" if moment else ""
+
+
 def _dump(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
@@ -197,7 +202,7 @@ def _follow(service: Entry, task_id: str, timeout_s: float, past_holds: bool, as
 
 def _change(task: dict[str, Any]) -> None:
     operations = ", ".join(f"{o['step']} {o['state']}" for o in task["operations"])
-    out.print(f"{task['since']}  [bold]{task['state']}[/bold]  {escape(task['why'])}  {escape(operations)}")
+    out.print(f"{_at(task['since'])}  [bold]{task['state']}[/bold]  {escape(task['why'])}  {escape(operations)}")
 
 
 @app.command("list")
@@ -351,12 +356,13 @@ def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(str(row[c])) if row.get(c) is not None else "" for c in columns))
+        cells = (_at(row[c]) if c in ("since", "created_at") else row.get(c) for c in columns)
+        table.add_row(*("" if cell is None else escape(str(cell)) for cell in cells))
     out.print(table if rows else "none")
 
 
 def _show_task(task: dict[str, Any]) -> None:
-    out.print(f"[bold]{escape(task['task_id'])}[/bold]  {task['state']} since {task['since']}")
+    out.print(f"[bold]{escape(task['task_id'])}[/bold]  {task['state']} since {_at(task['since'])}")
     out.print(f"  {escape(task['why'])}")
     for operation in task["operations"]:
         _summary(operation)
@@ -369,14 +375,14 @@ def _show_task(task: dict[str, Any]) -> None:
 
 
 def _summary(o: dict[str, Any]) -> None:
-    facts = (f"{name} {o['facts'][name] or 'not established'}" for name in ("issued", "committed", "acknowledged"))
+    facts = (f"{name} {_at(o['facts'][name]) or 'not established'}" for name in ("issued", "committed", "acknowledged"))
     where = f"{escape(o['action'])} at {escape(o['destination'])}"
     out.print(f"  {escape(o['step'])}: [bold]{o['state']}[/bold]  {where}  {o['operation_id']}")
     out.print(f"    {', '.join(facts)}")
     if o["object_id"]:
         out.print(f"    {escape(o['object_id'])}, by {o['completion'] or 'no evidence yet'}")
     if o["hold"]:
-        out.print(f"    held since {o['hold']['opened_at']}: {o['hold']['reason']}: {escape(o['hold']['words'])}")
+        out.print(f"    held since {_at(o['hold']['opened_at'])}: {o['hold']['reason']}: {escape(o['hold']['words'])}")
     if o["state"] not in ("committed", "refused", "closed"):
         out.print(f"    {o['may_commit']}")
 
@@ -388,10 +394,12 @@ def _show_operation(record: dict[str, Any]) -> None:
     out.print(f"    payload {escape(json.dumps(record['payload'], ensure_ascii=False))}")
     for a in record["attempt_records"]:
         said = a["outcome"] or "no outcome recorded"
-        out.print(f"    attempt {a['epoch']}.{a['attempt']}  key {a['wire_key']}  until {a['not_after']}: {said}")
+        out.print(f"    attempt {a['epoch']}.{a['attempt']}  key {a['wire_key']}  until {_at(a['not_after'])}: {said}")
     for k in record["acknowledgements"]:
         odd = ", contradicts what was known" if k["contradicts"] else ""
-        out.print(f"    acknowledged {k['at']}: {escape(k['object_id'])} (attempt {k['epoch']}.{k['attempt']}{odd})")
+        out.print(
+            f"    acknowledged {_at(k['at'])}: {escape(k['object_id'])} (attempt {k['epoch']}.{k['attempt']}{odd})"
+        )
     for v in record["verdicts"][:VERDICTS_SHOWN_MAX]:
         _verdict(v)
     for d in record["decisions"]:
@@ -403,7 +411,7 @@ def _show_operation(record: dict[str, Any]) -> None:
 
 def _verdict(v: dict[str, Any]) -> None:
     reason = f" ({v['reason']})" if v["reason"] else ""
-    out.print(f"    verdict {v['at']}: {v['outcome']}{reason}: {escape(v['words'])}")
+    out.print(f"    verdict {_at(v['at'])}: {v['outcome']}{reason}: {escape(v['words'])}")
     for r in v["readings"]:
         total = "" if r["declared_total"] is None else f" of {r['declared_total']} declared"
         whole = "complete" if r["complete"] else "not complete"

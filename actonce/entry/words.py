@@ -18,10 +18,15 @@ def cli(*words: str) -> str:
     return shlex.join(["python", "client.py", *words])
 
 
+def _brief(trouble: str | None) -> str:
+    """An error of the Temporal client without its inner layers."""
+    return (trouble or "it is being started").split(": tonic::")[0][:300]
+
+
 def why_queued(recorded: bool, working: str, trouble: str | None) -> str:
     """Say whether Temporal has the task and whether anyone is there to take it."""
     if not recorded:
-        return f"accepted and kept; Temporal has not taken it yet ({trouble or 'it is being started'})"
+        return f"accepted and kept; Temporal has not taken it yet ({_brief(trouble)})"
     return {
         "yes": "Temporal has it; workers are there and take it next",
         "no": "Temporal has it, but nobody is working on its task queue",
@@ -32,12 +37,13 @@ def why_queued(recorded: bool, working: str, trouble: str | None) -> str:
 def task_words(record: TaskRecord, run: Run | None, working: str, trouble: str | None) -> tuple[str, str, list[str]]:
     """Return (state, why, what to do) of a task: the ledger's word, corrected by what Temporal shows."""
     task = record.task
+    held = [o for o in record.operations if o.state == "held"]
+    steps = [cli("show", o.operation_id) for o in held]
+    steps += sorted({f"procedure: docs/operations/{o.reason}.md" for o in held})
     if task.state in FINAL_STATES:
-        return task.state, task.detail or task.state, []
+        after = "".join(f"; afterwards {o.operation_id} was held: {o.reason}" for o in held)
+        return task.state, (task.detail or task.state) + after, steps
     if task.state == "held":
-        held = [o for o in record.operations if o.state == "held"]
-        steps = [cli("show", o.operation_id) for o in held]
-        steps += sorted({f"procedure: docs/operations/{o.reason}.md" for o in held})
         return "held", task.detail or task.reason or "held", steps
     if run is not None and run.status in DEAD and not task.cancel_requested:
         why = (
@@ -62,10 +68,10 @@ def operation_next(operation: Operation, allowed: list[Allowed]) -> list[str]:
     """What a person does about an operation. Empty when there is nothing to do."""
     if operation.state == "held":
         stamp = ("--expected-version", str(operation.version), "--expected-epoch", str(operation.epoch))
-        who = ("--name", "YOU", "--reason", "WHY", "--evidence", "WHAT YOU SAW")
+        who = ("--name", "YOU", "--reason", "WHY", "--evidence", "WHAT_YOU_SAW")
         steps = [f"read docs/operations/{operation.reason}.md"]
         for one in allowed:
-            extra = ("--object-id", "THE DESTINATION'S ID") if one.action == "mark_committed" else ()
+            extra = ("--object-id", "OBJECT_ID") if one.action == "mark_committed" else ()
             line = cli("resolve", operation.operation_id, "--action", one.action, *stamp, *who, *extra)
             if one.allowed:
                 steps.append(line + (f"   # residual risk: {one.residual_risk}" if one.residual_risk else ""))

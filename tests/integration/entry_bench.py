@@ -48,6 +48,7 @@ def contract(*, bounded: bool, timing: Timing = DEFAULT) -> Contract:
         completion="receipt",
         write=WritePath(network="n", store="s", credential="c"),
         timing=timing,
+        clock_skew_s=0.1,
     )
 
 

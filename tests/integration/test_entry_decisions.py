@@ -63,6 +63,7 @@ async def test_decision_is_a_row_before_the_workflow_is_told(servers: Stack, fre
         assert [(d["decision"], d["name"], d["evidence"]) for d in record["decisions"]] == [
             ("mark_committed", "Ada", "statement line 4")
         ]
+        assert {d["code"] for d in record["decisions_now"]} == {"decided"}
         assert on.temporal is not None
         events = [e async for e in on.temporal.get_workflow_handle(TASK).fetch_history_events()]
         told = [e for e in events if e.HasField("workflow_execution_signaled_event_attributes")]
