@@ -159,7 +159,8 @@ class Contract(_Frozen):
     timing: Timing = Timing()
     processing_bound_s: float = Field(default=5.0, ge=0)
     clock_skew_s: float = Field(default=1.0, ge=0)
-    attempts_max: int = Field(default=3, ge=1, le=50)
+    attempts_max: int = Field(default=3, ge=1, le=50)  # permits that may have been used
+    unsent_max: int = Field(default=20, ge=1, le=200)  # permits that provably were not: an outage of minutes
     has_natural_key: bool = False
     has_beacon: bool = False
     atomic_batch: bool = False

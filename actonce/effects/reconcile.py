@@ -80,7 +80,8 @@ def resend_allowed(contract: Contract, case: Case, verdict: Verdict, operation: 
     kept_s = contract.keys.retention_s - contract.keys.margin_s
     life_s = contract.timing.permit_lifetime_s + 2 * contract.clock_skew_s
     kept = now + timedelta(seconds=life_s) < operation.issued_at + timedelta(seconds=kept_s)
-    return owner_is_done and kept and operation.attempts < contract.attempts_max
+    sent = sum(not a.provably_not_sent for a in case.facts.attempts)
+    return owner_is_done and kept and sent < contract.attempts_max
 
 
 def _settled(case: Case, contract: Contract) -> ReconcileResult:

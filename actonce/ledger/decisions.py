@@ -16,7 +16,7 @@ from actonce.contracts.errors import DecisionRefused
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.messages import DecisionRequest
-from actonce.contracts.verdict import Outcome, Reason, Verdict
+from actonce.contracts.verdict import MORE_THAN_ASKED, Outcome, Verdict
 from actonce.ledger import pages
 from actonce.ledger.store import (
     WHERE_KEY,
@@ -166,8 +166,8 @@ async def pending(ledger: Ledger, key: OperationKey) -> Decision | None:
 async def consume(ledger: Ledger, decision: Decision, fresh: Verdict) -> tuple[Operation, str]:
     """Apply a decision after a fresh reading. Returns the operation and how it ended.
 
-    Ends: applied; superseded_by_evidence (the reading shows the effect and the decision said otherwise); stale;
-    expired.
+    Ends: applied; superseded_by_evidence (the reading shows something under our key and the decision says otherwise);
+    stale; expired.
     """
     async with ledger.transaction() as connection:
         operation = await lock_operation(connection, decision.key)
@@ -195,9 +195,10 @@ async def consume(ledger: Ledger, decision: Decision, fresh: Verdict) -> tuple[O
 def _result(operation: Operation, decision: Decision, fresh: Verdict, *, expired: bool) -> str:
     if expired:
         return "expired"
-    seen = fresh.outcome is Outcome.COMMITTED or fresh.reason is Reason.MULTIPLE_MATCHES
-    if seen and decision.decision != "mark_committed":
-        return "superseded_by_evidence"
+    if fresh.outcome is Outcome.COMMITTED or fresh.reason in MORE_THAN_ASKED:
+        shown = fresh.receipt.object_id if fresh.receipt else decision.object_id
+        if decision.decision != "mark_committed" or decision.object_id != shown:
+            return "superseded_by_evidence"
     at = (operation.epoch, operation.version)
     if operation.state is not State.HELD or at != (decision.expected_epoch, decision.expected_version):
         return "stale"

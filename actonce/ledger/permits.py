@@ -174,15 +174,31 @@ async def _consume(
                 f"{operation.key} reverses {intent.reverses}, which is not committed; nothing was sent; "
                 "settle the original first"
             )
-    if operation.attempts >= contract.attempts_max and not operation.retry_granted:
-        words = f"{operation.attempts} permits were used, the contract allows {contract.attempts_max}"
-        held = await pages.hold(connection, operation, Reason.ATTEMPTS_EXHAUSTED, words)
-        return NoPermit(held, words)
-    return await _dispatch(connection, operation, row, contract, owner, nonce)
+    earlier = await attempt_facts(connection, operation.key) if operation.attempts else []
+    used_up = _used_up(earlier, contract)
+    if used_up and not operation.retry_granted:
+        return NoPermit(await pages.hold(connection, operation, Reason.ATTEMPTS_EXHAUSTED, used_up), used_up)
+    return await _dispatch(connection, operation, row, earlier, contract, owner, nonce)
+
+
+def _used_up(earlier: list[AttemptFact], contract: Contract) -> str:
+    """Words when no further permit may be given without a person, else nothing."""
+    sent = sum(not a.provably_not_sent for a in earlier)
+    if sent >= contract.attempts_max:
+        return f"{sent} permits may have been used, the contract allows {contract.attempts_max}"
+    if len(earlier) - sent >= contract.unsent_max:
+        return f"{len(earlier) - sent} permits ended provably unsent, the contract allows {contract.unsent_max}"
+    return ""
 
 
 async def _dispatch(
-    connection: Connection, operation: Operation, row: dict[str, Any], contract: Contract, owner: Owner, nonce: UUID
+    connection: Connection,
+    operation: Operation,
+    row: dict[str, Any],
+    earlier: list[AttemptFact],
+    contract: Contract,
+    owner: Owner,
+    nonce: UUID,
 ) -> Permit:
     issued_at: datetime = row["now"]
     epoch: int = row["current_epoch"]
@@ -190,7 +206,6 @@ async def _dispatch(
     attempt = operation.attempt + 1
     form = contract.keys.format if contract.keys else None
     key = wire_key(operation.operation_id, operation.generation, form) if form else operation.operation_id
-    earlier = await attempt_facts(connection, operation.key) if operation.attempts else []
     fact = AttemptFact(
         epoch=epoch, attempt=attempt, generation=operation.generation, issued_at=issued_at, not_after=not_after
     )
