@@ -1,0 +1,41 @@
+"""The reference pages name what there is: every setting, every route, every command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer
+
+import client
+from actonce.entry.app import create_app
+from actonce.entry.settings import EntrySettings
+from actonce.paging import PagingSettings
+from actonce.settings import WorkerSettings
+
+FOLDER = Path(__file__).parents[3] / "docs" / "reference"
+
+
+def test_every_setting_is_named_and_every_named_one_exists() -> None:
+    text = (FOLDER / "settings.md").read_text()
+    named = set(re.findall(r"`(ACTONCE_[A-Z_]+)`", text))
+    models = (EntrySettings, PagingSettings, WorkerSettings)
+    there = {f"ACTONCE_{field.upper()}" for model in models for field in model.model_fields}
+    of_the_client = {"ACTONCE_STACK_FOLDER", "ACTONCE_OPERATOR"}
+    assert named - of_the_client == there
+
+
+def test_every_route_is_named() -> None:
+    text = (FOLDER / "entry.md").read_text()
+    app = create_app(EntrySettings(ledger_dsn="postgresql://nobody/none"))
+    for path, methods in app.openapi()["paths"].items():
+        for method in methods:
+            assert f"{method.upper()} {path}" in text, f"{method} {path}"
+
+
+def test_every_command_and_exit_status_is_named() -> None:
+    text = (FOLDER / "client.md").read_text()
+    for name in typer.main.get_command(client.app).commands:  # type: ignore[attr-defined]
+        assert re.search(rf"`(?:[^`]*, )?{name}\b", text), name
+    for status in (client.ENDED, client.REFUSED, client.UNREACHABLE, client.HELD, client.TIMEOUT):
+        assert f"| {status} |" in text and f" {status} " in str(client.__doc__).replace("\n", " ")
