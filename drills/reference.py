@@ -117,4 +117,6 @@ def _sent_again(axes: Axes, why: str) -> Expected:
 def _blind_reasons(axes: Axes) -> tuple[str, ...]:
     if axes.late_arrival in ("none", "key_at_commit"):
         return ("late_commit_possible", *WHY_HELD[axes.routes])
+    if axes.late_arrival in ("key_on_arrival", "cancel_by_key"):
+        return (*WHY_HELD[axes.routes], "not_visible")  # acknowledged under the key, and no route shows it
     return WHY_HELD[axes.routes]

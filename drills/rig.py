@@ -81,6 +81,9 @@ class CellSpec:
     modes: dict[str, Any] = field(default_factory=dict)  # of the world's payments account
     settings: dict[str, Any] = field(default_factory=dict)  # more of the sandbox's JSON file
     env: dict[str, str] = field(default_factory=dict)
+    stop: str | None = None  # see drills.controls.stops; only for the roles in `stops`
+    stops: tuple[str, ...] = ()
+    watch_past_proxies: bool = False
 
     @property
     def account(self) -> str:
@@ -136,12 +139,18 @@ class Cell:
 
     async def start_program(self, role: str, program: str, *args: str) -> Process:
         """One more process of this cell; not yet ready."""
+        kind = role.partition("-")[0]
+        env = dict(self._env)
+        if self.spec.stop is not None and kind in self.spec.stops:
+            env["ACTONCE_DRILL_STOP"] = self.spec.stop
+        if kind == "watch" and self.spec.watch_past_proxies:
+            env["ACTONCE_WORLD"] = str(self._world_file("world-direct.json", self.run.world.listeners))
         return await Process.start(
             self.run.zygote,
             role,
             program,
             args,
-            env=self._env,
+            env=env,
             log=self.folder / f"{role}.log",
             on_event=self._on_process,
             cwd=ROOT,
@@ -229,15 +238,7 @@ class Cell:
                 listeners[name] = f"http://{proxy.host}:{proxy.port}"
         for name, tap in self.taps.items():
             listeners[name] = f"http://{tap.host}:{tap.port}"
-        world = self.folder / "world.json"
-        settings = {
-            "listeners": listeners,
-            "account": self.account,
-            "late_arrival": self.spec.late_arrival,
-            "destinations": list(self.spec.settings.get("destinations", ["payments"])),
-            **self.spec.settings,
-        }
-        world.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        world = self._world_file("world.json", listeners)
         ledger, temporal = self.proxies["ledger"], self.proxies["temporal"]
         return {
             **self.run.env,
@@ -250,6 +251,19 @@ class Cell:
             "TEMPORAL_ADDRESS": f"{temporal.host}:{temporal.port}",
             **self.spec.env,
         }
+
+    def _world_file(self, name: str, listeners: dict[str, str]) -> Path:
+        """The sandbox's addresses and contract, as one process of this cell is to see them."""
+        path = self.folder / name
+        settings = {
+            "listeners": listeners,
+            "account": self.account,
+            "late_arrival": self.spec.late_arrival,
+            "destinations": list(self.spec.settings.get("destinations", ["payments"])),
+            **self.spec.settings,
+        }
+        path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        return path
 
     def _on_wire(self, kind: str, fields: Mapping[str, Any]) -> None:
         self.run.writer.append("wire", kind, self.name, **fields)

@@ -67,7 +67,9 @@ class Play:
     modes: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    stops: tuple[str, ...] = ()  # which processes may stop themselves: "worker", "watch"
+    stop: str | None = None  # the point at which a process stops itself
+    stops: tuple[str, ...] = ()  # which processes may: "worker", "watch"
+    watch_past_proxies: bool = False  # the watcher reads the destination directly
     entry: bool = False
     twin: str | None = None  # the play on the other side of the commit
 
@@ -187,6 +189,9 @@ def _spec(plan: PlannedCell) -> CellSpec:
         modes=play.modes,
         settings=play.settings,
         env=play.env,
+        stop=play.stop,
+        stops=play.stops,
+        watch_past_proxies=play.watch_past_proxies,
     )
 
 
@@ -213,7 +218,9 @@ async def _afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None
     row = await settled(cell, plan.operation_id, guarded=plan.arm == "guarded")
     record_state(cell, plan, row)
     await striking.release()
-    await cell.run.world.configure(cell.account, "payments", routes=dict.fromkeys(READS, "healthy"))
+    await cell.run.world.configure(
+        cell.account, "payments", routes=dict.fromkeys(READS, "healthy"), applies_late_s=None
+    )
     if plan.arm != "guarded":
         return
     await probe(cell, f"probe-{plan.number}")

@@ -14,6 +14,7 @@ What each fault does to one POST (measured, and proven on the wire again by `sel
     silent      timeout 0 upstream     caller: silence until its own deadline; removal closes what was held
                 bandwidth 0 downstream silence; removal releases the answer, by then to nobody
     held        bandwidth 0            silence; removal releases what was held: the request commits late
+    slow        latency 800 ms         everything arrives, later
 
 Downstream they lose the answer of a request that took effect, upstream they lose the request itself.
 """
@@ -50,8 +51,10 @@ class WireFault(StrEnum):
     RESET = "reset"
     SILENT = "silent"
     HELD = "held"
+    SLOW = "slow"
 
 
+SLOW_MS = 800
 Toxic = tuple[str, dict[str, int]]
 _HOLD: Toxic = ("bandwidth", {"rate": 0})
 _TOXICS: dict[WireFault, dict[Stream, Toxic]] = {
@@ -62,6 +65,7 @@ _TOXICS: dict[WireFault, dict[Stream, Toxic]] = {
     # silence; `bandwidth` would release a lost request when it is removed, and so commit it.
     WireFault.SILENT: {"upstream": ("timeout", {"timeout": 0}), "downstream": _HOLD},
     WireFault.HELD: dict.fromkeys(STREAMS, _HOLD),
+    WireFault.SLOW: dict.fromkeys(STREAMS, ("latency", {"latency": SLOW_MS})),
 }
 # Nine bytes are "HTTP/1.1 ": an answer cut there reads the same whatever its status was.
 TRUNCATED_BYTES = 9

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from actonce.testing.faults import TRUNCATED_BYTES, Faults, Proxied, Stream, WireFault
+from actonce.testing.faults import SLOW_MS, TRUNCATED_BYTES, Faults, Proxied, Stream, WireFault
 from actonce.testing.tap import Tap
 
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 40\r\n\r\n" + b"q" * 40
@@ -87,11 +87,11 @@ class _Client:
             await client._writer.drain()
         return client
 
-    async def observe(self) -> str:
-        """How it goes on: answered, closed, reset, or silent for STALL_S."""
+    async def observe(self, within_s: float = STALL_S) -> str:
+        """How it goes on: answered, closed, reset, or silent for so long."""
         while self.got < len(ANSWER):
             try:
-                data = await asyncio.wait_for(self._reader.read(4096), STALL_S)
+                data = await asyncio.wait_for(self._reader.read(4096), within_s)
             except TimeoutError:
                 return "silent"
             except ConnectionError:
@@ -126,9 +126,10 @@ async def self_test(faults: Faults, fault: WireFault, stream: Stream) -> SelfTes
         client = await _Client.sending(tap)
         end = await client.observe()
         seen = [Seen(server.got, client.got, end)]
-        await proxy.remove(installed)
-        if fault in (WireFault.SILENT, WireFault.HELD):
-            end = await client.observe()
+        if fault is not WireFault.SLOW:
+            await proxy.remove(installed)
+        if fault in (WireFault.SILENT, WireFault.HELD, WireFault.SLOW):
+            end = await client.observe(SLOW_MS / 1000 + STALL_S)
             seen.append(Seen(server.got, client.got, end))
         client.close()
     expected = _expected(fault, stream)

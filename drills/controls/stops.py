@@ -23,7 +23,7 @@ POINTS = (
     "before_permit",
     "before_permit_commit",
     "before_fence",
-    "after_fence",
+    "before_first_byte",
     "before_absent_verdict",
     "before_loss",
     "before_acknowledgement",
@@ -84,6 +84,15 @@ def install(point: str) -> None:
 
         return stopping
 
+    def write(real: Any) -> Any:
+        def stopping(transport: Any, data: Any) -> Any:
+            head = bytes(data[:200])
+            if head.startswith(b"POST ") and b"/refunds HTTP" in head:
+                stand_still()
+            return real(transport, data)
+
+        return stopping
+
     match point:
         case "before_permit":
             swap("actonce.ledger.permits", "take_permit", before)
@@ -91,8 +100,9 @@ def install(point: str) -> None:
             swap("actonce.ledger.permits", "_dispatch", after)
         case "before_fence":
             swap("actonce.effects.fence:Window", "__call__", call)
-        case "after_fence":
-            swap("actonce.effects.fence:Window", "_check", after)
+        case "before_first_byte":
+            # Below every await: after the fence, and the very next thing is the system call that sends.
+            swap("asyncio.selector_events:_SelectorSocketTransport", "write", write)
         case "before_absent_verdict":
             swap("actonce.ledger.verdicts", "record_verdict", lambda real: before(real, absent))
         case "before_loss":

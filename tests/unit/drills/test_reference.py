@@ -53,7 +53,12 @@ def cell(text: str) -> Axes:
         ("held_released_late drop_before_commit none none healthy bounded", COMMITTED, (1, 1), False),
         ("held_released_late drop_before_commit SIGKILL none healthy cancel_by_key", COMMITTED, (1, 1), False),
         # §2.4 "atomic cancel-by-key needs no routes and no times"; §2.7 read_back still needs one
-        ("reset drop_before_commit none none all_down cancel_by_key", {"held:route_unavailable"}, (0, 1), True),
+        (
+            "reset drop_before_commit none none all_down cancel_by_key",
+            {"held:route_unavailable", "held:not_visible"},
+            (0, 1),
+            True,
+        ),
         # case d3: committed, then the reading credential loses its scope: ambiguous and paged
         (
             "closed commit_then_drop none none masked deadline_at_commit",
