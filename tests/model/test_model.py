@@ -1,6 +1,6 @@
 """The explicit-state model of one operation: every promise holds, and none holds for nothing.
 
-The default run visits about 200 thousand states with every protection on and about as many again while it looks for
+The default run visits about 200 thousand states with every protection on and about 400 thousand while it looks for
 counterexamples. `MODEL=full` adds the larger worlds (about 1.2 million states more).
 """
 
