@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from actonce.contracts.verdict import Page, Receipt, Row, Verdict
     from actonce.destinations.base import Call, Destination, Lookup, Registry, current_call, current_operation_id
     from actonce.effects.activities import OperationActivities
-    from actonce.effects.guard import Operations
+    from actonce.effects.guard import NotCommitted, Operations, run_task
     from actonce.effects.system import System, compose
     from actonce.ledger.store import Ledger
 
@@ -46,7 +46,7 @@ _HOME = {
     "actonce.contracts.verdict": "Page Receipt Row Verdict",
     "actonce.destinations.base": "Call Destination Lookup Registry current_call current_operation_id",
     "actonce.effects.activities": "OperationActivities",
-    "actonce.effects.guard": "Operations",
+    "actonce.effects.guard": "NotCommitted Operations run_task",
     "actonce.effects.system": "System compose",
     "actonce.ledger.store": "Ledger",
 }
@@ -65,6 +65,7 @@ __all__ = [
     "Keys",
     "Ledger",
     "Lookup",
+    "NotCommitted",
     "OperationActivities",
     "OperationResult",
     "Operations",
@@ -86,6 +87,7 @@ __all__ = [
     "current_operation_id",
     "derive_operation_id",
     "payload_digest",
+    "run_task",
 ]
 
 

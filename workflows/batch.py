@@ -1,4 +1,4 @@
-"""`batch.v1`: independent operations with bounded concurrency. A held one does not stop the others."""
+"""`batch.v1`: independent operations with bounded concurrency. One that is held or fails stops no other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from actonce.contracts.messages import OperationResult, TaskInput, TaskReport
-    from actonce.effects.guard import Operations
+    from actonce.contracts.messages import TaskInput, TaskReport
+    from actonce.effects.guard import Operations, run_task
 
 CONCURRENCY_DEFAULT = 5
 
@@ -21,21 +21,29 @@ class BatchTask:
 
     @workflow.run
     async def run(self, task: TaskInput) -> TaskReport:
-        ops = await Operations.begin(task)
+        return await run_task(task, self.steps)
+
+    async def steps(self, ops: Operations) -> str:
         steps: list[dict[str, Any]] = ops.plan["steps"]
         names = [step["step"] for step in steps]
         if len(set(names)) != len(names):
             raise ApplicationError(f"step names of a batch must differ, got {names}", non_retryable=True)
-        limit = asyncio.Semaphore(int(task.payload.get("concurrency", CONCURRENCY_DEFAULT)))
+        limit = asyncio.Semaphore(int(ops.task.payload.get("concurrency", CONCURRENCY_DEFAULT)))
 
-        async def one(step: dict[str, Any]) -> OperationResult:
+        async def one(step: dict[str, Any]) -> str | None:
+            """Return why this operation did not happen, if so."""
             async with limit:
-                return await ops.perform(
-                    step["step"], destination=step["destination"], action=step["action"], payload=step["payload"]
-                )
+                try:
+                    await ops.perform(
+                        step["step"], destination=step["destination"], action=step["action"], payload=step["payload"]
+                    )
+                except ApplicationError as error:
+                    return str(error)
+            return None
 
-        results = list(await asyncio.gather(*(one(step) for step in steps)))
-        refused = [r.operation_id for r in results if r.state != "committed"]
-        if refused:
-            return await ops.fail(f"{len(refused)} of {len(results)} operations did not happen: {refused}", results)
-        return await ops.complete(f"{len(results)} operations", results)
+        failures = [why for why in await asyncio.gather(*(one(step) for step in steps)) if why]
+        if failures:
+            raise ApplicationError(
+                f"{len(failures)} of {len(steps)} operations did not happen: {'; '.join(failures)}", non_retryable=True
+            )
+        return f"{len(steps)} operations"

@@ -6,13 +6,11 @@ refuses ends the task as failed, with what was done on record.
 
 from __future__ import annotations
 
-import asyncio
-
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from actonce.contracts.messages import OperationResult, TaskInput, TaskReport
-    from actonce.effects.guard import Operations
+    from actonce.contracts.messages import TaskInput, TaskReport
+    from actonce.effects.guard import Operations, run_task
 
 
 @workflow.defn(name="refund.v1")
@@ -21,16 +19,11 @@ class RefundTask:
 
     @workflow.run
     async def run(self, task: TaskInput) -> TaskReport:
-        ops = await Operations.begin(task)
-        done: list[OperationResult] = []
-        try:
-            for step in ops.plan["steps"]:
-                result = await ops.perform(
-                    step["step"], destination=step["destination"], action=step["action"], payload=step["payload"]
-                )
-                done.append(result)
-                if result.state != "committed":
-                    return await ops.fail(f"step {step['step']} ended {result.state}: {result.how}", done)
-        except asyncio.CancelledError:
-            return await ops.cancelled(f"cancelled after {len(done)} steps", done)
-        return await ops.complete("refunded, ticket opened, customer notified", done)
+        return await run_task(task, self.steps)
+
+    async def steps(self, ops: Operations) -> str:
+        for step in ops.plan["steps"]:
+            await ops.perform(
+                step["step"], destination=step["destination"], action=step["action"], payload=step["payload"]
+            )
+        return "refunded, ticket opened, customer notified"

@@ -1,8 +1,12 @@
 """The workflow's side of the guarantee: one call per side effect.
 
-    ops = await Operations.begin(task)
-    refund = await ops.perform("refund", destination="payments", action="refund", payload={...})
-    await ops.complete("refunded", [refund])
+    @workflow.run
+    async def run(self, task: TaskInput) -> TaskReport:
+        return await run_task(task, self.steps)
+
+    async def steps(self, ops: Operations) -> str:
+        await ops.perform("refund", destination="payments", action="refund", payload={...})
+        return "refunded"
 
 `perform` schedules an issue activity once (`maximum_attempts=1`); whatever is not known afterwards is reconciled, as
 often as it takes; an operation that stays ambiguous is held until evidence or a recorded decision ends the hold. The
@@ -13,12 +17,13 @@ Deterministic: no clock, no random numbers, no I/O.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Literal
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from actonce.contracts.identity import derive_operation_id
@@ -53,35 +58,28 @@ _PAUSE_MAX_S = 30.0  # between two readings, and between two tries to send
 _HELD_LOOK_S = 600.0  # a nudge may be lost: a held operation looks at the ledger by itself this often
 
 
+class NotCommitted(ApplicationError):
+    """An operation is final and did not happen: refused by the destination, or closed by a decision."""
+
+    def __init__(self, step: str, result: OperationResult) -> None:
+        super().__init__(f"step {step} ended {result.state}: {result.how}", type="NotCommitted", non_retryable=True)
+        self.result = result
+
+
 class Operations:
-    """The guarded side effects of one workflow run. Create it with `begin`."""
+    """The guarded side effects of one task. `run_task` makes it and hands it to the task's steps."""
 
     def __init__(self, task: TaskInput, plan: PlanResult) -> None:
         self.task = task
         self.plan = plan.plan
+        self.done: list[OperationResult] = []  # final results, in the order they became final
         self._times = plan.times
         self._nudges = 0
         self._open: dict[str, str] = {}  # operation_id -> what people see of it
         self._held_for: dict[str, str] = {}  # operation_id -> reason
         self._shown: tuple[str, str] = ("", "")
 
-    @classmethod
-    async def begin(cls, task: TaskInput, proposal: dict[str, Any] | None = None) -> Operations:
-        """Make the plan durable (or find the one made before) and start accounting."""
-        plan = await workflow.execute_activity(
-            "actonce.plan.v1",
-            PlanRequest(task=task, proposal=proposal),
-            result_type=PlanResult,
-            start_to_close_timeout=timedelta(seconds=120),
-            retry_policy=_LEDGER_RETRY,
-            summary="make the plan durable",
-        )
-        ops = cls(task, plan)
-        workflow.set_signal_handler(NUDGE, ops._nudged)
-        ops._show()
-        return ops
-
-    def _nudged(self) -> None:
+    def nudged(self) -> None:
         self._nudges += 1
 
     async def perform(
@@ -95,11 +93,12 @@ class Operations:
         natural_key: str | None = None,
         reverses: str | None = None,
     ) -> OperationResult:
-        """Do one side effect once and return its final state with its evidence: committed, refused or closed.
+        """Do one side effect once and return its evidence.
 
-        Raises ApplicationError (IntentConflict, ContractError, PayloadError, ...) when nothing was and nothing will be
-        sent. Blocks while the operation is held. Cancelling the workflow does not abandon an operation that may have
-        been sent: it is settled first.
+        Raises NotCommitted when it ended refused or closed, and ApplicationError (IntentConflict, ContractError,
+        PayloadError, ...) when nothing was and nothing will be sent; both end the task as failed unless caught.
+        Blocks while the operation is held. Cancelling the workflow does not abandon an operation that may have been
+        sent: it is settled first.
         """
         request = OperationRequest(
             tenant=self.task.tenant,
@@ -114,10 +113,14 @@ class Operations:
         )
         settle = asyncio.ensure_future(self._settle(request))
         try:
-            return await asyncio.shield(settle)
+            result = await asyncio.shield(settle)
         except asyncio.CancelledError:
-            await settle
+            self.done.append(await settle)
             raise
+        self.done.append(result)
+        if result.state != "committed":
+            raise NotCommitted(step, result)
+        return result
 
     async def _settle(self, request: OperationRequest) -> OperationResult:
         operation_id = derive_operation_id(request.tenant, request.task_id, request.step, request.iteration)
@@ -140,7 +143,7 @@ class Operations:
                     await self._pause(result, issued)
         finally:
             self._open.pop(operation_id, None)
-            self._show()
+            self.show()
 
     async def _issue(self, request: OperationRequest, issued: int) -> IssueResult | None:
         """One issue activity; None when its end is not known here."""
@@ -247,22 +250,9 @@ class Operations:
                 non_retryable=True,
             ) from None
 
-    async def complete(self, summary: str, operations: list[OperationResult]) -> TaskReport:
-        """Report completion with evidence. Refused by the ledger while an operation has none."""
-        return await self._report("complete", summary, operations)
-
-    async def fail(self, summary: str, operations: list[OperationResult]) -> TaskReport:
-        """Report a definite failure: every operation is final, and the task did not reach its goal."""
-        return await self._report("failed", summary, operations)
-
-    async def cancelled(self, summary: str, operations: list[OperationResult]) -> TaskReport:
-        """Report a cancellation, after everything that may have been sent is settled."""
-        return await self._report("cancelled", summary, operations)
-
-    async def _report(
-        self, state: Literal["complete", "failed", "cancelled"], summary: str, operations: list[OperationResult]
-    ) -> TaskReport:
-        report = TaskReport(task_id=self.task.task_id, state=state, summary=summary, operations=operations)
+    async def report(self, state: Literal["complete", "failed", "cancelled"], summary: str) -> TaskReport:
+        """Store the outcome. The ledger refuses `complete` while an operation has no evidence."""
+        report = TaskReport(task_id=self.task.task_id, state=state, summary=summary, operations=self.done)
         stored: TaskReport = await workflow.execute_activity(
             "actonce.report.v1",
             report,
@@ -275,21 +265,55 @@ class Operations:
             ),
             summary=f"report {state}",
         )
-        self._show(state)
+        self.show(state)
         return stored
 
     def _note(self, operation_id: str, words: str) -> None:
         self._open[operation_id] = words
         workflow.set_current_details("\n".join(f"- `{name}` {text}" for name, text in self._open.items()))
-        self._show()
+        self.show()
 
-    def _show(self, ended: str | None = None) -> None:
+    def show(self, ended: str | None = None) -> None:
         """Keep the search attributes true; an upsert only when something changed."""
         state = ended or ("held" if self._held_for else "running")
         reason = "" if ended else next(iter(self._held_for.values()), "")
         if (state, reason) != self._shown:
             self._shown = (state, reason)
             workflow.upsert_search_attributes([STATE.value_set(state), REASON.value_set(reason)])
+
+
+async def run_task(
+    task: TaskInput, steps: Callable[[Operations], Awaitable[str]], proposal: dict[str, Any] | None = None
+) -> TaskReport:
+    """Run a task: make its plan durable (or find the one made before), do its steps, store its outcome.
+
+    `steps` returns the summary of a completed task. A definite failure of a step ends the task as failed, a
+    cancellation as cancelled, each after everything that may have been sent is settled.
+    """
+    try:
+        plan = await workflow.execute_activity(
+            "actonce.plan.v1",
+            PlanRequest(task=task, proposal=proposal),
+            result_type=PlanResult,
+            start_to_close_timeout=timedelta(seconds=120),
+            retry_policy=_LEDGER_RETRY,
+            summary="make the plan durable",
+        )
+    except ActivityError as error:
+        return await Operations(task, PlanResult(plan={}, times={})).report("failed", f"no plan: {error.cause}")
+    ops = Operations(task, plan)
+    workflow.set_signal_handler(NUDGE, ops.nudged)
+    ops.show()
+    try:
+        summary = await steps(ops)
+    except asyncio.CancelledError:
+        return await asyncio.shield(ops.report("cancelled", f"cancelled after {len(ops.done)} operations"))
+    except FailureError as error:
+        definite = isinstance(error, ApplicationError) and error.non_retryable
+        if not definite and workflow.info().retry_policy is not None:
+            raise  # the next run finds every operation where this one left it
+        return await ops.report("failed", str(error))
+    return await ops.report("complete", summary)
 
 
 def _final(result: IssueResult | ReconcileResult, operation_id: str) -> OperationResult:

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from actonce.contracts.messages import OperationResult, TaskInput, TaskReport
-    from actonce.effects.guard import Operations
+    from actonce.effects.guard import NotCommitted, Operations, run_task
 
 ASK_MODEL = "test.ask_model.v1"
 
@@ -25,10 +25,19 @@ class AgainTask:
 
     @workflow.run
     async def run(self, task: TaskInput) -> TaskReport:
-        ops = await Operations.begin(task, {"steps": []})
+        return await run_task(task, self.steps, {"steps": []})
+
+    async def steps(self, ops: Operations) -> str:
+        task = ops.task
         payload: dict[str, Any] = task.payload["refund"]
-        done = [await self._refund(ops, payload, 0)]
         how, info = task.payload["how"], workflow.info()
+        try:
+            await self._refund(ops, payload, 0)
+        except NotCommitted as declined:
+            if how != "decline" or declined.result.state != "refused":
+                raise
+            # A definite decline, then a new business decision of this task: another iteration, another operation.
+            await self._refund(ops, {**payload, "payment_id": f"{payload['payment_id']}-b"}, 1)
         if how == "retry" and info.attempt == 1:
             raise ApplicationError("fails after its first step, so that the whole run is retried")
         if how == "continue" and info.continued_run_id is None:
@@ -39,10 +48,7 @@ class AgainTask:
                 start_to_close_timeout=timedelta(seconds=10),
                 retry_policy=RetryPolicy(maximum_attempts=2, initial_interval=timedelta(milliseconds=50)),
             )
-        if how == "decline" and done[0].state == "refused":
-            # A definite decline, then a new business decision of this task: another iteration, another operation.
-            done.append(await self._refund(ops, {**payload, "payment_id": f"{payload['payment_id']}-b"}, 1))
-        return await ops.complete(f"refunded by run {info.run_id}", done)
+        return f"refunded by run {info.run_id}"
 
     async def _refund(self, ops: Operations, payload: dict[str, Any], iteration: int) -> OperationResult:
         return await ops.perform(
