@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from actonce.contracts.identity import derive_operation_id
@@ -306,9 +306,9 @@ async def run_task(
     ops.show()
     try:
         summary = await steps(ops)
-    except asyncio.CancelledError:
-        return await asyncio.shield(ops.report("cancelled", f"cancelled after {len(ops.done)} operations"))
-    except FailureError as error:
+    except (asyncio.CancelledError, FailureError) as error:
+        if is_cancelled_exception(error):
+            return await asyncio.shield(ops.report("cancelled", f"cancelled after {len(ops.done)} operations"))
         definite = isinstance(error, ApplicationError) and error.non_retryable
         if not definite and workflow.info().retry_policy is not None:
             raise  # the next run finds every operation where this one left it
