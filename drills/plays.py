@@ -42,6 +42,9 @@ class Special:
     async def strike(self, operation_id: str) -> None:
         raise NotImplementedError
 
+    async def operate(self, operation_id: str) -> None:
+        """Nobody decides anything."""
+
     async def release(self) -> None:
         """Nothing is held."""
 

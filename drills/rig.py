@@ -246,6 +246,7 @@ class Cell:
             "ACTONCE_TASK_QUEUE": self.task_queue,
             "ACTONCE_WORLD": str(world),
             "ACTONCE_RUN_ID": self.run.run_id,
+            "ACTONCE_ENTRY_PORT": "0",
             "ACTONCE_DRILL_STOP_FILE": str(self.folder / "stopped"),
             "ACTONCE_PAGE_URLS": self.run.sink.url(self.channel),
             "TEMPORAL_ADDRESS": f"{temporal.host}:{temporal.port}",

@@ -21,6 +21,7 @@ from actonce.contracts.messages import TaskInput
 from actonce.evidence import Cell as CellLine
 from actonce.evidence import Expected, Fault, PlannedOperation
 from actonce.testing.waiting import NeverHappened, eventually
+from drills import doors
 from drills.cells import Axes
 from drills.export import FINAL, Row, export_ledger, export_task
 from drills.reference import Expected as Endings
@@ -46,6 +47,9 @@ class Striking(Protocol):
 
     async def strike(self, operation_id: str) -> None:
         """Strike the operation in flight and heal what belongs to the strike."""
+
+    async def operate(self, operation_id: str) -> None:
+        """What a person does once it is held."""
 
     async def release(self) -> None:
         """Release what is held past the verdict."""
@@ -103,8 +107,15 @@ class PlannedCell:
     def name(self) -> str:
         return self.play.name if self.arm == "guarded" else f"{self.arm}.{self.play.name}"
 
+    @property
+    def plain(self) -> bool:
+        """Does this arm run without actonce?"""
+        return self.arm != "guarded" and self.control is None
+
     def program(self, role: str) -> tuple[str, ...]:
         """What runs as "worker", "watch" or "entry"."""
+        if self.plain:
+            return ("-m drills.controls.plain", self.arm)
         verb = {"worker": "run"}.get(role, role)
         if self.control is not None:
             return ("-m drills.controls.broken", self.control, verb)
@@ -120,7 +131,7 @@ class PlannedCell:
 
     @property
     def task_id(self) -> str:
-        return f"{TENANT}/single/{self.task_key}"
+        return f"{TENANT}/{'plain' if self.plain else 'single'}/{self.task_key}"
 
     @property
     def operation_id(self) -> str:
@@ -184,7 +195,7 @@ def _spec(plan: PlannedCell) -> CellSpec:
         arm=plan.arm,
         late_arrival=play.late_arrival,
         worker=plan.program("worker"),
-        watch=plan.program("watch"),
+        watch=None if plan.plain else plan.program("watch"),
         entry=plan.program("entry") if play.entry else None,
         modes=play.modes,
         settings=play.settings,
@@ -197,7 +208,14 @@ def _spec(plan: PlannedCell) -> CellSpec:
 
 async def start_single(cell: Cell, plan: PlannedCell) -> None:
     """Start the cell's task."""
-    await start_task(cell, plan.task_key, plan.payload())
+    if plan.plain:
+        task = {"arm": plan.arm, "payment": plan.payload()}
+        await cell.run.temporal.start_workflow("plain.v1", task, id=plan.task_id, task_queue=cell.task_queue)
+    elif plan.play.entry:
+        payload = {"destination": "payments", "action": "refund", "payload": plan.payload()}
+        await doors.start(cell, "single", plan.task_key, TENANT, payload)
+    else:
+        await start_task(cell, plan.task_key, plan.payload())
 
 
 async def start_task(cell: Cell, task_key: str, payload: dict[str, Any]) -> str:
@@ -215,8 +233,13 @@ async def start_task(cell: Cell, task_key: str, payload: dict[str, Any]) -> str:
 
 
 async def _afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None:
+    if plan.plain:
+        await _plain_afterwards(cell, plan, striking)
+        return
     row = await settled(cell, plan.operation_id, guarded=plan.arm == "guarded")
     record_state(cell, plan, row)
+    if plan.arm == "guarded":
+        await striking.operate(plan.operation_id)
     await striking.release()
     await cell.run.world.configure(
         cell.account, "payments", routes=dict.fromkeys(READS, "healthy"), applies_late_s=None
@@ -225,6 +248,25 @@ async def _afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None
         return
     await probe(cell, f"probe-{plan.number}")
     await quiet(cell, {plan.operation_id})
+
+
+async def _plain_afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None:
+    """Without a ledger: the task ends, or it does not; what is held is released; then nothing moves any more."""
+    handle = cell.run.temporal.get_workflow_handle(plan.task_id)
+    try:
+        await asyncio.wait_for(handle.result(), CONTROL_SETTLE_S)
+    except (TimeoutError, WorkflowFailureError) as error:
+        cell.run.writer.append("drill", "note", cell.name, text=f"{plan.task_id}: {type(error).__name__} {error}")
+    await striking.release()
+    seen: dict[str, Any] = {"lines": -1, "since": time.monotonic()}
+
+    def still() -> bool:
+        lines = len(cell.run.tail.of(cell.account))
+        if lines != seen["lines"]:
+            seen.update(lines=lines, since=time.monotonic())
+        return time.monotonic() - float(seen["since"]) >= QUIET_S
+
+    await eventually(still, within_s=RECOUNT_S, what=f"{cell.name} quiet", every_s=0.2)
 
 
 async def settled(cell: Cell, operation_id: str, *, guarded: bool = True) -> Row | None:
@@ -342,6 +384,9 @@ async def quiet(cell: Cell, operation_ids: set[str]) -> None:
 
 
 async def _export(cell: Cell, plan: PlannedCell) -> None:
+    if plan.plain:
+        await export_task(cell.run.temporal, cell.ledger, cell.run.writer, plan.name, plan.task_id)
+        return
     probes = {derive_operation_id(TENANT, f"{TENANT}/single/probe-{plan.number}", STEP, 0)}
     await export_ledger(cell.ledger, cell.run.writer, plan.name, probes)
     await export_task(cell.run.temporal, cell.ledger, cell.run.writer, plan.name, plan.task_id)

@@ -12,6 +12,7 @@ from functools import partial
 from drills.catalog import Job, Options, Plan
 from drills.cells import Axes, left_out
 from drills.cover import cover, every_allowed
+from drills.scenarios.comparison import ARMS, compared
 from drills.scenarios.protocol_cells import CONTROLS, FROZEN_BEHIND_FENCE, PROTOCOL, Control
 from drills.table import PlannedCell, Play, run_cell, table_play
 
@@ -29,7 +30,8 @@ class LostAcknowledgement:
     def plan(self, options: Options) -> Plan:
         """Guarded cells, then the controls."""
         numbers = itertools.count(1)
-        table = cells(options)
+        same = compared(options.scope == "quick") if options.scope != "cut" else []
+        table = list(dict.fromkeys([*cells(options), *same]))
         present = set(table)
         planned = [PlannedCell(play, next(numbers)) for play in protocol_cells(options)]
         planned += [PlannedCell(table_play(axes), next(numbers), has_twin=axes.other_twin in present) for axes in table]
@@ -38,6 +40,7 @@ class LostAcknowledgement:
             PlannedCell(c.play(), next(numbers), f"control:{c.name}", control=c.name, expected_finding=c.finding)
             for c in controls
         ]
+        planned += [PlannedCell(table_play(axes), next(numbers), arm) for arm in ARMS for axes in same]
         return Plan(
             jobs=[Job(cell.name, partial(run_cell, plan=cell)) for cell in planned],
             left_out=left_out(),

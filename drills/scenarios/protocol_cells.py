@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from drills import plays
+from drills import deciding, plays
 from drills.cells import Axes
 from drills.reference import Expected
 from drills.table import Play, table_play
@@ -153,7 +153,48 @@ ACCEPTED_202 = _special(
     modes={"applies_late_s": 3600.0},
 )
 
+EARLY_DECISION = _special(
+    "protocol-10",
+    "retry-permitted-too-early",
+    deciding.EarlyDecision,
+    _held(
+        ("look_alike",), (1, 1), "R8 permit_one_retry is refused before T; where T is infinite before reconcile-after"
+    ),
+    late_arrival="none",
+    entry=True,
+    settings={"timing": {"reconcile_after_s": 60.0}},
+)
+
 PROTOCOL: list[Play] = [
+    EARLY_DECISION,
+    _special(
+        "protocol-10",
+        "operator-permits-one-retry",
+        deciding.OperatorDecides,
+        Expected(
+            frozenset({"held:late_commit_possible"}),
+            frozenset({"committed"}),
+            (1, 1),
+            True,
+            ("§2.6 permit_one_retry: one more permit, same operation_id",),
+        ),
+        late_arrival="none",
+        entry=True,
+    ),
+    _special(
+        "protocol-10",
+        "operator-marks-committed",
+        deciding.OperatorConfirms,
+        Expected(
+            frozenset({"held:route_unavailable"}),
+            frozenset({"committed"}),
+            (1, 1),
+            True,
+            ("§2.6 mark_committed: with the destination's object id",),
+        ),
+        entry=True,
+        modes={"routes": dict.fromkeys(("by_id", "list", "search", "log"), "down")},
+    ),
     RECONCILER_FROZEN,
     FROZEN_BEHIND_FENCE,
     _special(
@@ -302,6 +343,7 @@ CONTROLS: list[Control] = [
     Control("kernel_timer_off", lambda: FROZEN_BEHIND_FENCE),
     Control("permit_without_nonce", lambda: STARTED_AGAIN),
     Control("hold_leaves_permit_usable", lambda: HOLD_BEFORE_FENCE, "wrong effects op"),
+    Control("decision_before_bound", lambda: EARLY_DECISION),
     Control("ambiguous_as_absent", _table(routes="all_down")),
     Control("complete_on_202", lambda: ACCEPTED_202, "complete without evidence op"),
     Control("http_retries_on", _table()),

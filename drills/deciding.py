@@ -1,0 +1,92 @@
+"""Cells in which a person decides: too early, twice, and as the page and its procedure say.
+
+These have an entry service: the task is started, looked at and decided about through the client, each time by a fresh
+process. All five views are captured here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actonce.testing.faults import WireFault
+from actonce.testing.waiting import eventually
+from drills import doors
+from drills.export import FINAL
+from drills.plays import OUTCOME_S, POINT_S, Special
+
+
+class EarlyDecision(Special):
+    """Held at once (a look-alike) while the request is still held on its way: a retry is tried before its time."""
+
+    proof = ("request_sent", "request_held")
+    self_test = "held_upstream"
+
+    async def prepare(self) -> None:
+        self.toxic = await self.install(WireFault.HELD, "upstream")
+
+    async def strike(self, operation_id: str) -> None:
+        fields = {"payment_id": "pay-other", "amount_minor": 1, "currency": "EUR", "reason": "other"}
+        await self.cell.run.world.plant_look_alikes(self.cell.account, operation_id, "refund", fields)
+        await self.sent(operation_id)
+        await self.cell.use_clean_write_path()
+        await self.row(operation_id, lambda row: row["state"] == "held", "held", POINT_S)
+        if await doors.try_to_resume(self.cell, operation_id, "it is taking so long"):
+            await self.sent(operation_id, 2)
+            await self.row(operation_id, lambda row: row["acknowledged_at"] is not None, "acknowledged", POINT_S)
+
+    async def release(self) -> None:
+        before = len(self._arrivals())
+        await self.remove(self.toxic)
+        await eventually(
+            lambda: len(self._arrivals()) > before,
+            within_s=POINT_S,
+            what=f"{self.cell.name}: the released request arrived",
+        )
+
+    def _arrivals(self) -> list[dict[str, Any]]:
+        return [
+            line
+            for line in self.cell.run.tail.of(self.cell.account)
+            if line["kind"] == "request" and line.get("listener") == "payments.write"
+        ]
+
+
+class OperatorDecides(Special):
+    """Held and paged; a fresh process given only page and procedure decides; deciding twice is refused."""
+
+    proof: tuple[str, ...] = ("request_sent", "request_not_arrived")
+    self_test = "closed_upstream"
+    stream = "upstream"
+
+    async def prepare(self) -> None:
+        self.toxic = await self.install(WireFault.CLOSED, "upstream" if self.stream == "upstream" else "downstream")
+
+    async def strike(self, operation_id: str) -> None:
+        await self.caller_ended(operation_id)
+        await self.remove(self.toxic)
+        await doors.try_to_resume(self.cell, operation_id, "before anything is known")
+
+    async def operate(self, operation_id: str) -> None:
+        """After the hold and its page: the five views, the decision, and the same decision again."""
+        row = await self.row(operation_id, lambda row: row["state"] == "held", "held", OUTCOME_S)
+        await doors.user_view(self.cell, row["task_id"], state={"held"})
+        await doors.dependencies_view(self.cell)
+        done = await doors.on_call(self.cell, operation_id)
+        if "arguments" not in done:
+            return
+        again = await doors.client(self.cell, *done["arguments"], "--json")
+        doors.record_view(
+            self.cell,
+            "operator",
+            {"again": again.err[-400:] or again.out[-400:]},
+            ("deciding twice is refused", again.code != 0, again.err.strip()[-200:]),
+        )
+        await self.row(operation_id, lambda row: row["state"] in FINAL, "settled by the decision", OUTCOME_S)
+
+
+class OperatorConfirms(OperatorDecides):
+    """The same after the commit, with every route down: the person finds the object and says so."""
+
+    proof = ("request_arrived", "effect_committed", "answer_not_delivered")
+    self_test = "closed_downstream"
+    stream = "downstream"

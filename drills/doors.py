@@ -1,0 +1,169 @@
+"""The public doors of a cell: the client as fresh processes, the person on call, the five views.
+
+Contract: nothing here reaches around the entry service, but for the page sink, which is the pager itself. Each view is
+recorded as it was seen, with what was asserted about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from drills.rig import ROOT, Cell, Invalid
+
+CLIENT_S = 60.0  # a fresh Python process on a busy machine, and the entry's answer
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one client process ended with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The last line of its output."""
+        lines = self.out.splitlines()
+        return json.loads(lines[-1]) if lines else None
+
+
+def entry_url(cell: Cell) -> str:
+    """Where this cell's entry service is."""
+    return str(cell.others["entry"].ready["url"])
+
+
+async def _process(cell: Cell, command: list[str], given: str, **env: str) -> Said:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *command),
+        env={**cell.run.env, "ACTONCE_ENTRY_URL": entry_url(cell), **env},
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(given.encode()), CLIENT_S)
+    return Said(int(process.returncode or 0), out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+async def client(cell: Cell, *arguments: str) -> Said:
+    """`python client.py …`, in a process of its own."""
+    return await _process(cell, ["client.py", *arguments], "")
+
+
+async def start(cell: Cell, task_type: str, key: str, tenant: str, payload: dict[str, Any]) -> str:
+    """Start a task as anyone would. Returns its id."""
+    said = await client(
+        cell, "start", task_type, "--key", key, "--tenant", tenant, "--payload", json.dumps(payload), "--json"
+    )
+    if said.code != 0:
+        raise Invalid(f"{cell.name}: the task could not be started: {said.err[-400:]}")
+    return str(said.json["task_id"])
+
+
+async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
+    """A fresh process is given the newest page about the operation, and the dashboard that its procedure names."""
+    page = next((p for p in reversed(cell.run.sink.of(cell.channel)) if operation_id in f"{p.title} {p.text}"), None)
+    if page is None:
+        raise Invalid(f"{cell.name}: no page about {operation_id} arrived, so nobody is called")
+    dashboard = cell.folder / "dashboard.json"
+    dashboard.write_text(
+        json.dumps(
+            {
+                "url": f"{cell.run.world.listeners['payments.list']}/v1/{cell.account}/refunds",
+                "headers": {"Authorization": f"Bearer tok-{cell.account}-list"},
+                "author": f"prn-{cell.account}",
+                "object": "refund",
+            }
+        ),
+        encoding="utf-8",
+    )
+    given = json.dumps({"title": page.title, "text": page.text})
+    said = await _process(cell, ["-m", "drills.operator"], given, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
+    done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
+    ok = said.code == 0
+    record_view(
+        cell,
+        "operator",
+        {"page": page.text, "did": done},
+        ("from page and procedure alone a decision is recorded", ok, str(done.get("action") or done.get("lost"))),
+    )
+    if ok:
+        cell.run.writer.append(
+            "drill",
+            "decision",
+            cell.name,
+            operation_id=done["operation_id"],
+            action=done["action"],
+            by=done["by"],
+            command=" ".join(done["arguments"]),
+        )
+    return done
+
+
+async def try_to_resume(cell: Cell, operation_id: str, why: str) -> bool:
+    """`permit_one_retry` now. Records whether it was refused; returns True when it was let through."""
+    shown = (await client(cell, "show", operation_id, "--json")).json["records"][0]
+    said = await client(
+        cell,
+        *("resolve", operation_id, "--action", "permit_one_retry", "--name", "somebody in a hurry"),
+        *("--reason", why, "--expected-version", str(shown["version"]), "--expected-epoch", str(shown["epoch"])),
+        *("--json",),
+    )
+    kind = "early_resume_accepted" if said.code == 0 else "early_resume_refused"
+    answer = (said.out if said.code == 0 else said.err).strip()[-500:]
+    cell.run.writer.append("drill", kind, cell.name, operation_id=operation_id, answer=answer)
+    return said.code == 0
+
+
+def record_view(cell: Cell, name: str, body: Any, *assertions: tuple[str, bool, str]) -> None:
+    """One of the five views."""
+    cell.run.writer.append(
+        "view",
+        "view",
+        cell.name,
+        name=name,
+        body=body,
+        assertions=[{"name": what, "ok": ok, "detail": detail} for what, ok, detail in assertions],
+    )
+
+
+async def user_view(cell: Cell, task_id: str, *, state: set[str]) -> dict[str, Any]:
+    """What the caller is told about the task."""
+    said = await client(cell, "show", task_id, "--json")
+    task: dict[str, Any] = said.json if said.code == 0 else {"state": f"client.py ended {said.code}", "why": said.err}
+    record_view(
+        cell,
+        "user",
+        task,
+        (
+            "the state is told truthfully",
+            task["state"] in state,
+            f"{task['state']}, true is {' or '.join(sorted(state))}",
+        ),
+        ("it says why", bool(task.get("why")), str(task.get("why"))[:200]),
+    )
+    return task
+
+
+async def dependencies_view(cell: Cell) -> None:
+    """The dependency page: every part that matters is on it, with a reading."""
+    said = await client(cell, "dependencies", "--json")
+    found = said.json if said.code == 0 else {"dependencies": []}
+    names = {str(one["name"]) for one in found["dependencies"]}
+    text = " ".join(sorted(names))
+    wanted = ("temporal", "ledger", "payments")
+    record_view(
+        cell,
+        "dependencies",
+        found,
+        (
+            "Temporal, the ledger and the destination are on it",
+            all(any(word in name for name in names) for word in wanted),
+            text or "nothing",
+        ),
+    )
