@@ -162,7 +162,7 @@ async def _consume(
     if row["quarantined"]:
         return NoPermit(operation, "the ledger is quarantined after a restore")
     if row["task_cancelled"]:
-        return NoPermit(await move(connection, operation, Event.CANCEL, reason="cancelled"), "its task was cancelled")
+        return NoPermit(await _cancel_ready(connection, operation), "its task was cancelled")
     if intent.reverses is not None:
         original = await one(
             connection,
@@ -178,6 +178,9 @@ async def _consume(
     used_up = _used_up(earlier, contract)
     if used_up and not operation.retry_granted:
         return NoPermit(await pages.hold(connection, operation, Reason.ATTEMPTS_EXHAUSTED, used_up), used_up)
+    forgotten = await _key_forgotten(connection, operation, earlier, contract, row["now"])
+    if forgotten:
+        return NoPermit(await pages.hold(connection, operation, Reason.RETENTION_EXPIRED, forgotten), forgotten)
     return await _dispatch(connection, operation, row, earlier, contract, owner, nonce)
 
 
@@ -189,6 +192,43 @@ def _used_up(earlier: list[AttemptFact], contract: Contract) -> str:
     if len(earlier) - sent >= contract.unsent_max:
         return f"{len(earlier) - sent} permits ended provably unsent, the contract allows {contract.unsent_max}"
     return ""
+
+
+async def _nothing_is_out(connection: Connection, operation: Operation, earlier: list[AttemptFact]) -> bool:
+    """Is it established that no effect exists or can come? A same-key resend and a granted retry establish nothing."""
+    sent = [(a.epoch, a.attempt) for a in earlier if not a.provably_not_sent]
+    if not sent:
+        return True
+    epoch, attempt = max(sent)
+    absent = await one(
+        connection,
+        f"SELECT 1 FROM actonce.verdict WHERE {WHERE_KEY} AND applied AND outcome = 'absent'"
+        " AND (epoch, attempt) >= (%(epoch)s, %(attempt)s)",
+        {**identity_params(operation.key), "epoch": epoch, "attempt": attempt},
+    )
+    return absent is not None
+
+
+async def _key_forgotten(
+    connection: Connection, operation: Operation, earlier: list[AttemptFact], contract: Contract, now: datetime
+) -> str:
+    """Rule R3 at the moment that counts: words when a same-key resend would leave after its key may be forgotten.
+
+    The reconciler asked the same, but its answer may be hours old when a worker comes back to take the permit.
+    """
+    sent = [a for a in earlier if not a.provably_not_sent]
+    if contract.keys is None or not contract.resends_same_key or not sent or operation.retry_granted:
+        return ""
+    if await _nothing_is_out(connection, operation, earlier):
+        return ""
+    kept = timedelta(seconds=contract.keys.retention_s - contract.keys.margin_s)
+    life = timedelta(seconds=contract.timing.permit_lifetime_s + 2 * contract.clock_skew_s)
+    if now + life < min(a.issued_at for a in sent) + kept:
+        return ""
+    return (
+        f"it may be sent again only while the destination keeps its key ({contract.keys.retention_s:g} s, less a "
+        f"margin of {contract.keys.margin_s:g} s); that time is over"
+    )
 
 
 async def _dispatch(
@@ -204,11 +244,8 @@ async def _dispatch(
     epoch: int = row["current_epoch"]
     not_after = issued_at + timedelta(seconds=contract.timing.permit_lifetime_s)
     attempt = operation.attempt + 1
-    form = contract.keys.format if contract.keys else None
-    key = wire_key(operation.operation_id, operation.generation, form) if form else operation.operation_id
-    fact = AttemptFact(
-        epoch=epoch, attempt=attempt, generation=operation.generation, issued_at=issued_at, not_after=not_after
-    )
+    generation, key = await _next_key(connection, operation, earlier, contract)
+    fact = AttemptFact(epoch=epoch, attempt=attempt, generation=generation, issued_at=issued_at, not_after=not_after)
     until, unbounded = bounds.may_commit_until(contract, [*earlier, fact])
     moved = await move(
         connection,
@@ -217,6 +254,7 @@ async def _dispatch(
         epoch=epoch,
         attempt=attempt,
         attempts=operation.attempts + 1,
+        generation=generation,
         nonce=nonce,
         issued_at=operation.issued_at or issued_at,
         not_after=not_after,
@@ -237,7 +275,7 @@ async def _dispatch(
             "epoch": epoch,
             "attempt": attempt,
             "nonce": nonce,
-            "generation": operation.generation,
+            "generation": generation,
             "wire_key": key,
             "owner": Jsonb(owner.json()),
             "issued_at": issued_at,
@@ -245,6 +283,26 @@ async def _dispatch(
         },
     )
     return Permit(moved, nonce, epoch, attempt, key, not_after)
+
+
+async def _next_key(
+    connection: Connection, operation: Operation, earlier: list[AttemptFact], contract: Contract
+) -> tuple[int, str]:
+    """The key of the next send. A cancelled key is spent, also where a person and not a verdict permits the send."""
+    if contract.keys is None:
+        return operation.generation, operation.operation_id
+    key = wire_key(operation.operation_id, operation.generation, contract.keys.format)
+    if not earlier or contract.late_arrival.kind != "cancel_by_key":
+        return operation.generation, key
+    spent = await one(
+        connection,
+        f"SELECT 1 FROM actonce.key_cancel WHERE {WHERE_KEY} AND wire_key = %(wire_key)s AND cancelled_at IS NOT NULL",
+        {**identity_params(operation.key), "wire_key": key},
+    )
+    if spent is None:
+        return operation.generation, key
+    generation = operation.generation + 1
+    return generation, wire_key(operation.operation_id, generation, contract.keys.format)
 
 
 async def read_own(ledger: Ledger, key: OperationKey, nonce: UUID) -> Permit | NoPermit | None:
@@ -309,6 +367,15 @@ async def attempt_facts(connection: Connection, key: OperationKey) -> list[Attem
     ]
 
 
+async def _cancel_ready(connection: Connection, operation: Operation) -> Operation:
+    """Close a ready operation of a cancelled task; hold it where "not done" would be a guess (rule R3)."""
+    earlier = await attempt_facts(connection, operation.key) if operation.attempts else []
+    if await _nothing_is_out(connection, operation, earlier):
+        return await move(connection, operation, Event.CANCEL, reason="cancelled")
+    words = "its task was cancelled, and an earlier request of it may have taken effect or still may"
+    return await pages.hold(connection, operation, Reason.LATE_COMMIT_POSSIBLE, words)
+
+
 async def cancel_task_operations(connection: Connection, task_id: str) -> list[Operation]:
     """Void every unused permit of a task (rule R8). Returns the operations that may have been sent."""
     rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s FOR UPDATE", (task_id,))
@@ -316,8 +383,8 @@ async def cancel_task_operations(connection: Connection, task_id: str) -> list[O
     for row in rows:
         operation = Operation.of(row)
         if operation.state is State.READY:
-            await move(connection, operation, Event.CANCEL, reason="cancelled")
-        elif not operation.final:
+            operation = await _cancel_ready(connection, operation)
+        if not operation.final:
             open_.append(operation)
     return open_
 
