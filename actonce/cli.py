@@ -148,14 +148,17 @@ def _up_detached(folder: Path) -> None:
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
 
+    def log_since() -> str:
+        return log.read_bytes()[began:].decode(errors="replace").strip()
+
     def outcome() -> str | None:
         if popen.poll() is not None:
             return "ended"
-        state = StateFile(folder).state
-        return "ready" if state.ready and state.supervisor and state.supervisor.pid == popen.pid else None
+        # Its last words before it waits; the state file is ready a moment earlier.
+        return "ready" if "ready in" in log_since() else None
 
     how = asyncio.run(eventually(outcome, within_s=UP_WITHIN_S, what=f"stack in {folder} ready (log {log})"))
-    said = log.read_bytes()[began:].decode(errors="replace").strip()
+    said = log_since()
     if how == "ended":
         raise StackError(f"the stack did not start; {log} ends:\n{said}")
     out.print(said, markup=False)

@@ -6,10 +6,10 @@ A project names them in its pyproject.toml; without that table the stack runs `w
     entry = ["-m", "actonce.entry"]
     worker = { command = ["worker.py", "run"], count = 2 }
 
-Commands are arguments to our Python; `{folder}` in them is the stack's folder. They start in the order of the table,
-each after the one before is ready. A program is ready when it prints one JSON line with `"event": "ready"` on standard
-output. That line may tell the later programs where it is: `"url"` (of `entry`), `"world"` (path of the sandbox's
-addresses), or any `"settings": {"ACTONCE_…": "…"}`.
+Commands are arguments to our Python; `{folder}` in them is the stack's folder. A program is ready when it prints one
+JSON line with `"event": "ready"` on standard output. Those with `first = true` start one after the other, before the
+rest, which start together. A ready line may tell the programs that start later where it is: `"url"` (of `entry`),
+`"world"` (path of the sandbox's addresses), or any `"settings": {"ACTONCE_…": "…"}`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class ProgramSpec:
     count: int = 1
     # Only started when this file or folder exists in the project (a wheel has no sandbox destinations).
     needs: str | None = None
+    # The programs after it wait until it is ready: they need what it tells.
+    first: bool = False
 
     def instances(self) -> list[str]:
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(1, self.count + 1)]
@@ -56,14 +58,14 @@ def _spec(file: Path, name: str, entry: object) -> ProgramSpec:
     where = f"{file}: [tool.actonce.stack.programs] {name}"
     if isinstance(entry, list):
         entry = {"command": entry}
-    if not isinstance(entry, dict) or not set(entry) <= {"command", "count", "needs"}:
-        raise StackError(f'{where}: write a list, or a table with "command" and optionally "count" and "needs".')
+    if not isinstance(entry, dict) or not set(entry) <= {"command", "count", "needs", "first"}:
+        raise StackError(f'{where}: write a list, or a table with "command" and perhaps "count", "needs", "first".')
     command, count = entry.get("command"), entry.get("count", 1)
     if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
         raise StackError(f"{where}: command must be a non-empty list of strings.")
     if not isinstance(count, int) or count < 1:
         raise StackError(f"{where}: count must be at least 1.")
-    return ProgramSpec(name, tuple(command), count, entry.get("needs"))
+    return ProgramSpec(name, tuple(command), count, entry.get("needs"), bool(entry.get("first", False)))
 
 
 class Program(Part):

@@ -7,6 +7,7 @@ Does not restart what dies: a drill, or a person, must see that it died.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -173,21 +174,31 @@ class Stack:
 
     async def _start_programs(self) -> None:
         specs = self._programs if self._programs is not None else programs_of(self.project)
-        for spec in specs:
+        for spec in (spec for spec in specs if spec.first):
             for name in spec.instances():
-                part = Program(
-                    name,
-                    self.folder,
-                    self.state,
-                    arguments=spec.command,
-                    project=self.project,
-                    environment=self.env,
-                    die_with_us=_can_die_with_us(),
-                )
-                self._say(f"starting {name} …")
-                self._parts[name] = part
-                await part.start()
-                self._told |= {k: v for k, v in part.told().items() if k not in self._settings.environment}
+                await self._start_program(name, spec)
+        rest = [(name, spec) for spec in specs if not spec.first for name in spec.instances()]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, spec in rest:
+                    group.create_task(self._start_program(name, spec))
+        except* StackError as failures:
+            raise StackError("\n".join(str(error) for error in failures.exceptions)) from failures
+
+    async def _start_program(self, name: str, spec: ProgramSpec) -> None:
+        part = Program(
+            name,
+            self.folder,
+            self.state,
+            arguments=spec.command,
+            project=self.project,
+            environment=self.env,
+            die_with_us=_can_die_with_us(),
+        )
+        self._say(f"starting {name} …")
+        self._parts[name] = part
+        await part.start()
+        self._told |= {k: v for k, v in part.told().items() if k not in self._settings.environment}
 
     # What is where.
 

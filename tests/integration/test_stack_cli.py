@@ -70,6 +70,13 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path.cwd()), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
 
 
+def how_busy() -> float:
+    """1.0 on an idle machine; 3.0 when a fixed piece of work (0.5 s there) takes three times as long."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import temporalio.client, fastapi"], check=True)
+    return max(1.0, (time.monotonic() - began) / 0.8)
+
+
 def state(app: Path) -> Any:
     return json.loads((app / ".actonce" / "stack.json").read_text())
 
@@ -103,12 +110,13 @@ def test_up_in_the_background_then_down_leaves_nothing(app: Path) -> None:
     assert processes(app) == {}
     assert actonce(app, "env").returncode == 1
 
+    busy = how_busy()
     began = time.monotonic()
     second = actonce(app, "up", "--detach", **settings)  # from a shell that took over the first one's settings
     took_s = time.monotonic() - began
     try:
         assert second.returncode == 0, second.stdout + second.stderr
-        assert took_s < 10
+        assert took_s < 10 * max(busy, how_busy()), "a second start takes under 10 s on a machine that is not busy"
         same = dict(re.findall(r"export (\w+)=(.*)", actonce(app, "env").stdout))
         assert same == settings
         with psycopg.connect(settings["ACTONCE_LEDGER_DSN"]) as connection:
@@ -178,7 +186,7 @@ def test_program_that_fails_shows_its_last_words_and_stops_the_rest(app: Path) -
     (app / "worker.py").write_text("raise SystemExit('no ledger for me')")
     up = actonce(app, "up")
     assert up.returncode == 1
-    assert "worker-1 ended with status 1" in up.stderr and "no ledger for me" in up.stderr
+    assert re.search("worker-[12] ended with status 1", up.stderr) and "no ledger for me" in up.stderr
     assert processes(app) == {}
 
 
