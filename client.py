@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import typer
@@ -31,7 +31,8 @@ VERDICTS_SHOWN_MAX = 3  # the newest; --json has them all
 ASK_AGAIN_MAX = 5  # while the very first request is being recorded, or the connection is lost
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
-out = Console(highlight=False, soft_wrap=True)
+WIDTH_OF_A_FILE = 200  # where no terminal says how wide it is
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 EntryUrl = Annotated[str | None, typer.Option("--entry", help="URL of the entry service.", envvar="ACTONCE_ENTRY_URL")]
@@ -54,7 +55,9 @@ class Entry:
 
     def __init__(self, url: str | None) -> None:
         self.url = (url or _url_of_the_stack()).rstrip("/")
-        self.http = httpx.Client(base_url=self.url, timeout=REQUEST_TIMEOUT_S)
+        # A proxy of the environment is for the world outside, not for this machine.
+        outside = urlsplit(self.url).hostname not in ("127.0.0.1", "localhost", "::1")
+        self.http = httpx.Client(base_url=self.url, timeout=REQUEST_TIMEOUT_S, trust_env=outside)
 
     def get(self, path: str, **params: Any) -> Any:
         wanted = {name: value for name, value in params.items() if value is not None}
@@ -347,7 +350,7 @@ def dependencies(entry: EntryUrl = None, as_json: AsJson = False) -> None:
         one["state"] += f" (was {one['last_reading']})" if one["last_reading"] else ""
         one["read"] = age
     out.print(f"[bold]{found['state']}[/bold]")
-    _table(found["dependencies"], ("name", "state", "read", "how", "detail", "blocks"))
+    _table(found["dependencies"], ("name", "state", "read", "detail", "blocks"))
     return None
 
 

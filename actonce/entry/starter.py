@@ -8,6 +8,7 @@ success. Does not decide anything: what may be sent is the ledger's business (pe
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,6 +31,8 @@ from actonce.ledger.tasks import Task
 
 log = structlog.get_logger("actonce.entry")
 NUDGE = "actonce.nudge"
+REFUSED_AGAIN_S = 30.0
+STARTS_A_TURN_MAX = 1000  # refused ones are among them and must not fill it
 STARTS_AT_ONCE_MAX = 8  # after an outage the backlog must not become a burst
 
 # Temporal is not there, as opposed to: Temporal says no.
@@ -65,11 +68,12 @@ class Starter:
         self._connect = connect
         self._client: Client | None = None
         self._cancelled: set[str] = set()
+        self._refused_until: dict[str, float] = {}
 
     async def start(self, task: Task) -> bool:
         """Start or attach. True when Temporal has the task, False when it must be tried again (see `away`)."""
         if task.task_type not in self.settings.task_types:
-            self.refusals[task.task_id] = f"task type {task.task_type} is not among this entry's ACTONCE_TASK_TYPES"
+            self._refuse(task, f"task type {task.task_type} is not among this entry's ACTONCE_TASK_TYPES")
             return False
         try:
             await self._bounded(self._start(task))
@@ -77,8 +81,7 @@ class Starter:
             pass  # it ran to success: its outcome is, or is about to be, in the ledger
         except RPCError as error:
             if error.status not in _AWAY:
-                self.refusals[task.task_id] = f"Temporal refuses to start it: {error.message}"
-                log.error("start_refused", task_id=task.task_id, error=error.message)
+                self._refuse(task, f"Temporal refuses to start it: {error.message}")
             return False
         except TimeoutError:
             return False
@@ -89,6 +92,12 @@ class Starter:
             except LedgerUnavailable as error:  # the loop attaches to it once more, which changes nothing
                 log.warning("start_not_recorded", task_id=task.task_id, error=str(error))
         return True
+
+    def _refuse(self, task: Task, why: str) -> None:
+        """Somebody has to change something first; trying every second would only fill the log."""
+        self.refusals[task.task_id] = why
+        self._refused_until[task.task_id] = time.monotonic() + REFUSED_AGAIN_S
+        log.error("start_refused", task_id=task.task_id, why=why)
 
     async def _start(self, task: Task) -> None:
         client = await self._temporal()
@@ -141,11 +150,18 @@ class Starter:
                 await self.deliver_cancels()
             except LedgerError as error:
                 log.warning("start_loop_waits", error=str(error))
+            except Exception:  # whatever one task does to this loop, the others must still be started
+                log.exception("start_loop_turn_failed")
             await asyncio.sleep(self.settings.start_again_s)
 
     async def start_accepted(self) -> int:
         """Start every accepted task that Temporal may not have, oldest first. Returns how many it has now."""
-        waiting = [t for t in await tasks.unrecorded(self.ledger) if not t.cancel_requested]
+        now = time.monotonic()
+        waiting = [
+            task
+            for task in await tasks.unrecorded(self.ledger, limit=STARTS_A_TURN_MAX)
+            if not task.cancel_requested and now >= self._refused_until.get(task.task_id, 0.0)
+        ]
         done = 0
         if waiting and self.away is not None:  # one attempt tells whether it is back
             first, *waiting = waiting

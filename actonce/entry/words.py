@@ -28,7 +28,7 @@ def why_queued(recorded: bool, working: str, trouble: str | None) -> str:
     if not recorded:
         return f"accepted and kept; Temporal has not taken it yet ({_brief(trouble)})"
     return {
-        "yes": "Temporal has it; workers are there and take it next",
+        "yes": "Temporal has it; workers were there at the last reading and take it next",
         "no": "Temporal has it, but nobody is working on its task queue",
         "unknown": "Temporal has it; whether anyone is working on its task queue is not known",
     }[working]

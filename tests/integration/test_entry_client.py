@@ -154,3 +154,11 @@ async def _set_natural_key(ledger: Ledger, operation_id: str) -> None:
         await connection.execute(
             "UPDATE actonce.operation SET natural_key = 'pay_1:goodwill' WHERE operation_id = %s", (operation_id,)
         )
+
+
+async def test_client_behind_a_proxy_setting_still_reaches_its_own_machine(fresh_dsn: str) -> None:
+    async with entry(fresh_dsn) as (_, ready):
+        said = await client(
+            "list", "--entry", ready["url"], HTTP_PROXY="http://127.0.0.1:1", http_proxy="http://127.0.0.1:1"
+        )
+        assert said.status == 0, said.err

@@ -165,7 +165,7 @@ async def test_queued_tells_with_and_without_anyone_working(servers: Stack, fres
     async with bench(fresh_dsn, servers.temporal_address, task_queue="q") as on:
         unknown = (await on.start("w-1")).json()
         assert (unknown["state"], unknown["working"]) == ("queued", "unknown")
-        for state, working, words in (("down", "no", "nobody is working"), ("up", "yes", "workers are there")):
+        for state, working, words in (("down", "no", "nobody is working"), ("up", "yes", "workers were there")):
             await watch.set_dependency(on.ledger, name="pollers:q", kind="pollers", state=state, how="asked Temporal")
             task = await on.show("default/single/w-1")
             assert task["working"] == working and words in task["why"]

@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from actonce.contracts.messages import TaskReport
-from actonce.ledger import tasks
+from actonce.ledger import outcomes, tasks
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
 from tests.integration.entry_bench import Bench, bench, contract
@@ -289,11 +289,7 @@ async def test_cancel_voids_the_unused_permit_and_names_what_may_have_been_sent(
         await on.start("c-2")
         sent = await on.dispatched("default/single/c-1", contract(bounded=True))
         unused = await on.dispatched("default/single/c-2", contract(bounded=True))
-        async with on.ledger.transaction() as connection:
-            await connection.execute(
-                "UPDATE actonce.operation SET state = 'ready' WHERE operation_id = %s",
-                (unused.operation.operation_id,),
-            )
+        await outcomes.record_loss(on.ledger, unused, "not_sent", "connection refused")
         in_flight = (await on.http.post("/v1/tasks/default/single/c-1/cancel")).json()
         assert in_flight["in_flight"] == [sent.operation.operation_id] and in_flight["workflow_told"]
         voided = (await on.http.post("/v1/tasks/default/single/c-2/cancel")).json()
@@ -321,3 +317,14 @@ async def test_cancel_of_a_task_that_never_started_ends_it(servers: Stack, fresh
 async def _ended(on: Bench, task_id: str) -> tasks.Task | None:
     task = await tasks.get(on.ledger, task_id)
     return task if task and task.outcome else None
+
+
+async def test_task_that_temporal_refuses_says_why_and_holds_up_no_other(servers: Stack, fresh_dsn: str) -> None:
+    async with bench(fresh_dsn, None, start_deadline_s=0.2) as off:
+        for number in range(3):
+            await tasks.accept(off.ledger, "default", "retired", f"old-{number}", {"n": number})
+        await off.start("good")
+    async with bench(fresh_dsn, servers.temporal_address) as on:
+        await eventually(lambda: _recorded(on, "default/single/good"), within_s=10, what="the good one is started")
+        shown = await on.show("default/retired/old-0")
+        assert shown["state"] == "queued" and "ACTONCE_TASK_TYPES" in shown["why"]
