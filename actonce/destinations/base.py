@@ -17,13 +17,16 @@ activities.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import contextvars
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from actonce.contracts import clocks
 from actonce.contracts.contract import Contract
 from actonce.contracts.errors import ActonceError, ContractError
 from actonce.contracts.verdict import Page, Receipt
@@ -135,6 +138,32 @@ class Registry:
 
     def __iter__(self) -> Iterator[Destination]:
         return iter(self._by_name.values())
+
+
+LATE_ANSWER_S = 2.0  # enough to read what the kernel holds already, on a busy machine too; nothing is sent in it
+_WOKE_LATE_S = 0.1
+
+
+@contextlib.asynccontextmanager
+async def answer_deadline(seconds: float) -> AsyncIterator[None]:
+    """`asyncio.timeout` for the wait for an answer: TimeoutError after `seconds`.
+
+    A process that was frozen finds its deadline and the answer at the same moment. Then it reads what has arrived
+    before it gives up: a late acknowledgement is recorded, not dropped (SPEC §2.3).
+    """
+    loop = asyncio.get_running_loop()
+    ends_at_s = clocks.now_s() + max(seconds, 0.0)
+    async with asyncio.timeout(None) as scope:
+
+        def expire() -> None:
+            woke_late = clocks.now_s() - ends_at_s > _WOKE_LATE_S
+            scope.reschedule(loop.time() + (LATE_ANSWER_S if woke_late else 0.0))
+
+        timer = loop.call_later(max(seconds, 0.0), expire)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 _current: contextvars.ContextVar[Call | None] = contextvars.ContextVar("actonce_call", default=None)

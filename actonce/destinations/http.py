@@ -36,7 +36,7 @@ from actonce.contracts.errors import (
     StoredErrorReplayed,
     Unknown,
 )
-from actonce.destinations.base import Call
+from actonce.destinations.base import Call, answer_deadline
 
 BODY_BYTES_MAX = 64 * 1024  # a receipt is bounded; more than this is no answer of a tool
 PAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -112,15 +112,14 @@ async def http_send(
     own = {DEADLINE_HEADER: call.not_after.astimezone(UTC).isoformat()}
     if contract.keys is not None:
         own[contract.keys.header] = call.key
-    timeout = httpx.Timeout(
-        connect=t.connect_timeout_s, write=t.write_timeout_s, pool=t.connect_timeout_s, read=t.send_deadline_s
-    )
+    # No `read` timeout: the wait for the answer ends at our own deadline, which lets a frozen process read it late.
+    timeout = httpx.Timeout(connect=t.connect_timeout_s, write=t.write_timeout_s, pool=t.connect_timeout_s, read=None)
     fence = _Fence(call)
     request = client.build_request(method, url, json=json, headers={**headers, **own}, timeout=timeout)
     request.extensions["trace"] = fence.trace
     name = f"{call.operation_id} attempt {call.attempt}"
     try:
-        async with asyncio.timeout(max(call.time_left_s(), 0.0)):
+        async with answer_deadline(call.time_left_s()):
             answer = await _exchange(client, request, BODY_BYTES_MAX)
     except SendFenced as error:
         if fence.entered:  # a client that sends twice: the first request did leave

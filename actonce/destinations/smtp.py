@@ -24,7 +24,7 @@ from typing import Any
 from actonce.contracts.contract import Contract, Timing, Unbounded, WritePath
 from actonce.contracts.errors import NotAccepted, NotSent, PayloadError, Refused, Unknown
 from actonce.contracts.verdict import Receipt
-from actonce.destinations.base import Call, Destination
+from actonce.destinations.base import Call, Destination, answer_deadline
 
 LINE_BYTES_MAX = 8 * 1024
 _POLICY = SMTP.clone(max_line_length=200)  # a folded digest is no digest to a reader that does not unfold
@@ -75,7 +75,7 @@ async def smtp_send(call: Call, contract: Contract, settings: SmtpSettings) -> R
     talk: _Talk | None = None
     dot_written = False
     try:
-        async with asyncio.timeout(max(call.time_left_s(), 0.0)):
+        async with answer_deadline(call.time_left_s()):
             talk = await _Talk.open(settings, contract.timing.connect_timeout_s)
             await _greet(talk, settings, name)
             await talk.ask(f"MAIL FROM:<{settings.sender}>", name, 250)

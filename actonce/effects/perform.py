@@ -35,7 +35,7 @@ from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.lifecycle import State
 from actonce.contracts.messages import IssueResult, IssueStatus, OperationRequest
 from actonce.contracts.verdict import Reason, Receipt
-from actonce.destinations.base import Call, Destination, _current
+from actonce.destinations.base import Call, Destination, _current, answer_deadline
 from actonce.effects.fence import Window
 from actonce.effects.system import System, log
 from actonce.ledger import outcomes, permits
@@ -115,7 +115,7 @@ async def send_and_record(
     try:
         if clocks.now_s() >= asked_at_s + contract.timing.permit_lifetime_s:
             raise SendFenced(f"{call.operation_id}: the permit came after its life was over; nothing was sent")
-        async with asyncio.timeout(max(0.0, give_up_s - clocks.now_s())):
+        async with answer_deadline(give_up_s - clocks.now_s()):
             receipt = await destination.send(call)
         if not window.entered:
             raise Unknown(f"{call.operation_id}: the send function of {call.destination} never entered call.window()")
