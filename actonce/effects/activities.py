@@ -1,14 +1,15 @@
 """The activities every guarded operation uses. Thin; names are versioned, a changed meaning gets a new version.
 
-`actonce.issue.v1` runs once (the guard sets maximum_attempts=1) and heartbeats; all others are free to be retried.
+`actonce.issue.v1` runs once (the guard sets maximum_attempts=1); all others are free to be retried. All heartbeat.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -33,6 +34,8 @@ from actonce.effects.system import System
 from actonce.ledger import tasks, watch
 
 _HEARTBEATS_PER_TIMEOUT = 4
+Params = ParamSpec("Params")
+T = TypeVar("T")
 
 
 class Planner(Protocol):
@@ -45,21 +48,24 @@ def key_of(ref: OperationRef) -> OperationKey:
     return OperationKey(ref.tenant, ref.destination, ref.action, ref.operation_id)
 
 
-@contextlib.asynccontextmanager
-async def heartbeating() -> AsyncIterator[None]:
-    """Heartbeat in the background for as long as the body runs."""
-    timeout = activity.info().heartbeat_timeout
+def beating(act: Callable[Params, Awaitable[T]]) -> Callable[Params, Coroutine[Any, Any, T]]:
+    """Heartbeat in the background while the activity runs: one given to a frozen worker is missed soon."""
 
-    async def beat() -> None:
-        while timeout is not None:
-            await asyncio.sleep(timeout.total_seconds() / _HEARTBEATS_PER_TIMEOUT)
-            activity.heartbeat()
+    @functools.wraps(act)
+    async def acting(*args: Params.args, **kwargs: Params.kwargs) -> T:
+        beats = asyncio.create_task(_beat(activity.info().heartbeat_timeout))
+        try:
+            return await act(*args, **kwargs)
+        finally:
+            beats.cancel()
 
-    beating = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        beating.cancel()
+    return acting
+
+
+async def _beat(timeout: timedelta | None) -> None:
+    while timeout is not None:
+        await asyncio.sleep(timeout.total_seconds() / _HEARTBEATS_PER_TIMEOUT)
+        activity.heartbeat()
 
 
 class OperationActivities:
@@ -84,6 +90,7 @@ class OperationActivities:
         ]
 
     @activity.defn(name="actonce.plan.v1")
+    @beating
     async def plan(self, request: PlanRequest) -> PlanResult:
         """Make the plan durable before its first step; the first plan of a task stands."""
         task = request.task
@@ -107,32 +114,37 @@ class OperationActivities:
         }
 
     @activity.defn(name="actonce.issue.v1")
+    @beating
     async def issue(self, request: OperationRequest) -> IssueResult:
         """Intent, permit, one send, record."""
-        async with heartbeating():
-            return await perform(self.system, request)
+        return await perform(self.system, request)
 
     @activity.defn(name="actonce.reconcile.v1")
+    @beating
     async def reconcile(self, ref: OperationRef) -> ReconcileResult:
         """Read the destination by every route; one verdict."""
         return await reconcile(self.system, key_of(ref))
 
     @activity.defn(name="actonce.beacon.v1")
+    @beating
     async def beacon(self, ref: OperationRef) -> str:
         """Write a harmless object that every route able to see must show."""
         return await write_beacon(self.system, key_of(ref))
 
     @activity.defn(name="actonce.probe.v1")
+    @beating
     async def probe(self, ref: OperationRef) -> bool:
         """Act harmlessly on an acknowledged object that the routes deny."""
         return await probe_object(self.system, key_of(ref))
 
     @activity.defn(name="actonce.cancel_key.v1")
+    @beating
     async def cancel_key(self, ref: OperationRef) -> dict[str, str]:
         """Ask the destination to cancel the keys we sent."""
         return await cancel_keys(self.system, key_of(ref))
 
     @activity.defn(name="actonce.hold.v1")
+    @beating
     async def hold(self, ref: OperationRef) -> ReconcileResult:
         """Confirm that the hold and its page are on record (the verdict's own transaction wrote them)."""
         seen = await reconcile(self.system, key_of(ref))
@@ -141,6 +153,7 @@ class OperationActivities:
         return seen
 
     @activity.defn(name="actonce.decide.v1")
+    @beating
     async def decide(self, ref: OperationRef) -> ReconcileResult:
         """Read once more, consume the recorded decision if there is one, and say what holds now."""
         key = key_of(ref)
@@ -155,6 +168,7 @@ class OperationActivities:
         return seen.model_copy(update={"decided": result})
 
     @activity.defn(name="actonce.report.v1")
+    @beating
     async def report(self, report: TaskReport) -> TaskReport:
         """Store the task's outcome; the first stored one stands."""
         try:

@@ -54,6 +54,8 @@ _LEDGER_RETRY = RetryPolicy(
 )
 _JOURNALED = ("beacon", "probe", "cancel_key")  # steps with a harmless effect, activities of their own
 _READ_TIMEOUT = timedelta(seconds=60)
+# A task handed to a worker that is frozen or cut off is lost; without this it would be missed only at its timeout.
+_HEARTBEAT_TIMEOUT = timedelta(seconds=3)
 _PAUSE_MAX_S = 30.0  # between two readings, and between two tries to send
 _HELD_LOOK_S = 600.0  # a nudge may be lost: a held operation looks at the ledger by itself this often
 
@@ -190,6 +192,7 @@ class Operations:
                 f"actonce.{read.next}.v1",
                 ref,
                 start_to_close_timeout=_READ_TIMEOUT,
+                heartbeat_timeout=_HEARTBEAT_TIMEOUT,
                 retry_policy=RetryPolicy(maximum_attempts=2),
                 summary=f"{read.next} for {request.step}",
             )
@@ -226,6 +229,7 @@ class Operations:
             ref,
             result_type=ReconcileResult,
             start_to_close_timeout=_READ_TIMEOUT,
+            heartbeat_timeout=_HEARTBEAT_TIMEOUT,
             retry_policy=_LEDGER_RETRY,
             summary=summary,
         )
@@ -258,6 +262,7 @@ class Operations:
             report,
             result_type=TaskReport,
             start_to_close_timeout=timedelta(seconds=30),
+            heartbeat_timeout=_HEARTBEAT_TIMEOUT,
             retry_policy=RetryPolicy(
                 initial_interval=timedelta(milliseconds=200),
                 maximum_interval=timedelta(seconds=5),
@@ -296,6 +301,7 @@ async def run_task(
             PlanRequest(task=task, proposal=proposal),
             result_type=PlanResult,
             start_to_close_timeout=timedelta(seconds=120),
+            heartbeat_timeout=_HEARTBEAT_TIMEOUT,
             retry_policy=_LEDGER_RETRY,
             summary="make the plan durable",
         )
