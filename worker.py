@@ -31,17 +31,18 @@ import activities
 import workflows
 from actonce.contracts.errors import LedgerUnavailable
 from actonce.destinations.base import Registry
+from actonce.destinations.probe import route_probes
 from actonce.destinations.sandbox import load_sandbox
 from actonce.effects.guard import NUDGE
-from actonce.effects.routes import health_probes
 from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.health.pagebox import LedgerPages
 from actonce.health.prober import Prober
+from actonce.leaving import run_and_leave
 from actonce.ledger import watch as watch_queries
+from actonce.logs import configure
 from actonce.paging.pager import Pager
 from actonce.settings import WorkerSettings
-from actonce.stack import run_and_leave
 
 log = structlog.get_logger("worker")
 _CONNECT_AGAIN_S = 0.5
@@ -56,7 +57,7 @@ def registry_of(settings: WorkerSettings) -> Registry:
 def composed(settings: WorkerSettings) -> AbstractAsyncContextManager[System]:
     """Ledger (migrated, and the expected one), contracts, owner."""
     return compose(
-        settings.ledger_dsn,
+        settings.ledger_dsn.get_secret_value(),
         registry_of(settings),
         deployment=settings.deployment,
         ledger_id=settings.ledger_id,
@@ -111,7 +112,7 @@ async def watch(settings: WorkerSettings) -> None:
             held_again_s=settings.watch_held_again_s,
             orphaned_after_s=settings.watch_orphaned_after_s,
         )
-        prober = Prober(system.ledger, [settings.task_queue], health_probes(system.registry))
+        prober = Prober(system.ledger, [settings.task_queue], route_probes(system.registry))
         loops = [
             forever("watcher", settings.watch_every_s, lambda: watch_once(system, limits), stopping),
             forever("pager", settings.watch_every_s, Pager(LedgerPages(system.ledger)).deliver_once, stopping),
@@ -182,7 +183,7 @@ def check_ours() -> None:
 def main(arguments: list[str]) -> None:
     """Entry point; also called by programs that change one part before they start it."""
     check_ours()
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    configure()
     programs = {"run": run, "watch": watch}
     if len(arguments) != 1 or arguments[0] not in programs:
         raise SystemExit(f"usage: worker.py {{{'|'.join(programs)}}}")

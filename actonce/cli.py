@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from actonce.stack import Stack, StackError, eventually, run_and_leave, signal_checked, wait_gone
+from actonce.leaving import run_and_leave
+from actonce.stack import Stack, StackError, eventually, signal_checked, wait_gone
 from actonce.stack.doctor import examine
 from actonce.stack.program import Program
 from actonce.stack.settings import SETTINGS_FILE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -13,7 +13,7 @@ class WorkerSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ACTONCE_", extra="ignore")
 
-    ledger_dsn: str = Field(description="postgresql:// URL of the ledger")
+    ledger_dsn: SecretStr = Field(description="postgresql:// URL of the ledger")
     ledger_id: str | None = Field(default=None, description="refuse every other ledger")
     deployment: str = "default"
     task_queue: str = "actonce"

@@ -25,7 +25,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from actonce.evidence import Verdict, verify
-from actonce.stack import Stack, StackError, run_and_leave
+from actonce.leaving import run_and_leave
+from actonce.stack import Stack, StackError
 from actonce.testing.faults import FaultError
 from actonce.testing.waiting import NeverHappened
 from drills.catalog import CODES, SIDE_BY_SIDE, Options, catalog, run_drill, worst

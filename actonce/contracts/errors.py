@@ -8,6 +8,7 @@ ActonceError
 │   ├── LedgerUnavailable    the ledger did not answer; nothing may be sent
 │   ├── ForeignLedger        the ledger is not the one this deployment was set up with
 │   ├── StaleWrite           compare-and-set on (epoch, attempt, version) lost; re-read and reconcile
+│   ├── StillRecording       another request holds this task key and has not ended (defined in ledger/tasks.py)
 │   └── IntentConflict       same operation identity, other digest; nothing was sent
 ├── SendFenced               the permit may no longer be used; nothing was sent
 ├── NotSent                  the tool proves that no byte of a complete request left

@@ -7,14 +7,13 @@ raises says nothing about the effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
+from datetime import datetime
 
 from actonce.contracts.contract import Route
 from actonce.contracts.verdict import Page, Reading, Row
-from actonce.destinations.base import Destination, Lookup, Registry, RouteFn
+from actonce.destinations.base import Destination, Lookup, RouteFn
 from actonce.ledger.store import LedgerClock
 from actonce.ledger.verdicts import Case
 
@@ -128,37 +127,3 @@ def _candidates(rows: Sequence[Row], case: Case) -> list[Row]:
 def _newest_beacon(rows: Sequence[Row], case: Case) -> datetime | None:
     times = [r.committed_at for r in rows if r.marker in case.beacon_ids and r.by_us and r.committed_at is not None]
     return max(times, default=None)
-
-
-_NOBODY = "actonce-health"  # a marker that no operation carries
-
-
-def health_probes(registry: Registry) -> dict[str, Callable[[], Awaitable[str]]]:
-    """For the dependency page: one page of every route, asked for something that does not exist."""
-    return {
-        f"{destination.contract.name}.{route.name}": partial(_probe_route, destination, route)
-        for destination in registry
-        for route in destination.contract.routes
-    }
-
-
-async def _probe_route(destination: Destination, route: Route) -> str:
-    contract = destination.contract
-    moment = datetime.now(UTC)
-    lookup = Lookup(
-        tenant=_NOBODY,
-        destination=contract.name,
-        action=next(iter(contract.actions)),
-        operation_id=_NOBODY,
-        markers=(_NOBODY,),
-        digest="",
-        account=contract.account,
-        object_id=None,
-        since=moment,
-        not_after=moment,
-        deadline_s=contract.timing.read_deadline_s,
-    )
-    page = await destination.routes[route.name](lookup, None)
-    total = "" if page.declared_total is None else f", declared total {page.declared_total}"
-    as_of = "" if page.as_of is None else f", as of {page.as_of.isoformat()}"
-    return f"{page.rows_received} rows on the first page{total}{as_of}"

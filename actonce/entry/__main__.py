@@ -20,10 +20,11 @@ from temporalio.envconfig import ClientConfig
 
 from actonce.contracts.errors import ActonceError
 from actonce.entry.app import create_app
-from actonce.entry.logs import configure
 from actonce.entry.settings import EntrySettings
+from actonce.leaving import run_and_leave
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
+from actonce.logs import configure
 
 GRACE_S = 5  # requests in progress end by themselves: the ledger's deadline is shorter
 
@@ -90,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_and_leave(main)

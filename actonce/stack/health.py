@@ -20,7 +20,7 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
-from actonce.stack.process import leave
+from actonce.leaving import leave
 from actonce.stack.temporal import RPC_TIMEOUT
 
 # A long poll lasts up to a minute; a poller not seen for longer has gone.

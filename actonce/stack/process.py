@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -130,37 +128,6 @@ def _is_recorded(proc: Proc) -> bool:
             "someone else now. Not signalled; remove the stale record."
         )
     return True
-
-
-def leave(status: int) -> NoReturn:
-    """End this process now, with its output flushed but without the interpreter's finalization.
-
-    For programs that used the Temporal SDK: its threads may still be handing back their last result when `main` ends,
-    and Python then aborts or crashes (7 of 25 short clients and 2 of 25 workers ended with SIGABRT on Python 3.11),
-    which would turn a clean shutdown into what looks like a kill. Exit handlers do not run.
-    """
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or a reader that is gone: nothing left to tell
-            stream.flush()
-    os._exit(status)
-
-
-def run_and_leave(program: Callable[[], object]) -> NoReturn:
-    """Run a `main` and `leave` with its status: its int result, its SystemExit, 130 on Ctrl-C, 1 on an exception."""
-    status: object = 1
-    try:
-        status = program()
-    except SystemExit as end:
-        status = end.code
-        if isinstance(status, str):
-            print(status, file=sys.stderr)
-            status = 1
-    except KeyboardInterrupt:
-        status = 130
-    except BaseException:
-        traceback.print_exc()
-    leave(status if isinstance(status, int) else 0)
 
 
 async def eventually(

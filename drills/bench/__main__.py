@@ -27,8 +27,9 @@ from rich.console import Console
 from rich.table import Table
 from temporalio.client import Client
 
+from actonce.leaving import run_and_leave
 from actonce.stack import Stack
-from actonce.stack.process import Child, run_and_leave, spawn
+from actonce.stack.process import Child, spawn
 from drills.world.client import World
 
 ROUNDS = 7  # enough for a median on a noisy machine, short enough to wait for

@@ -115,7 +115,7 @@ async def test_child_of_a_killed_parent_dies_or_can_be_ended_by_its_record(tmp_p
 
 
 def test_leaving_flushes_what_was_said_and_keeps_the_status() -> None:
-    source = "from actonce.stack import leave; print('last words'); leave(3)"
+    source = "from actonce.leaving import leave; print('last words'); leave(3)"
     run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (3, "last words\n")
 
@@ -133,6 +133,6 @@ def test_leaving_flushes_what_was_said_and_keeps_the_status() -> None:
     ],
 )
 def test_program_leaves_with_the_status_it_would_have_had(body: str, status: int, said: str) -> None:
-    source = f"from actonce.stack import run_and_leave\ndef main():\n    {body}\nrun_and_leave(main)"
+    source = f"from actonce.leaving import run_and_leave\ndef main():\n    {body}\nrun_and_leave(main)"
     run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert run.returncode == status and said in run.stderr

@@ -126,7 +126,7 @@ async def test_temporal_sdk_works_in_a_fork_of_a_zygote_that_imported_it(tmp_pat
         "    try: await Client.connect('127.0.0.1:1')\n"
         "    except RuntimeError as e: print('refused as it should')\n"
         "asyncio.run(main())\n"
-        "from actonce.stack import leave\nleave(0)\n"
+        "from actonce.leaving import leave\nleave(0)\n"
     )
     async with await Zygote.start(["temporalio.worker", "psycopg", "httpx"], log=tmp_path / "zygote.log") as zygote:
         child = await run(zygote, tmp_path, source, **os.environ)

@@ -1,4 +1,4 @@
-"""Logs of the entry: one JSON line on standard error for each event, tracebacks without local variables.
+"""Logs of our programs: one JSON line on standard error for each event, tracebacks without local variables.
 
 Local variables may hold payloads and the ledger's password; they have no place in a log.
 """
