@@ -114,6 +114,7 @@ DROPPED: tuple[Dropped, ...] = (
     Dropped("the cancel is not atomic with a commit", "cancel by key", "P2", {"cancel_atomic": False}),
     Dropped("a key is forgotten sooner than declared", _ARRIVAL, "P1", {"retention_real": 1}),
     Dropped("a request may arrive after its key was forgotten", _ARRIVAL, "P1", {"transit_real": NEVER}),
+    Dropped("the margin does not cover a permit's life and a request's way", _ARRIVAL, "P1", {"margin": 2}),
     Dropped(
         "the key is registered at commit, not on arrival",
         "key registered at commit",
