@@ -50,7 +50,7 @@ def covering_array(
 def cover(strength: int, seed: int) -> list[Axes]:
     """The cells of `lost-acknowledgement` that cover every allowed combination of `strength` axis values.
 
-    Every fault is there with both twins in otherwise equal cells, so that they can be compared.
+    Every fault and every process fault is there with both twins in otherwise equal cells, so that they can be compared.
     """
     rows = covering_array(AXES, strength, seed, lambda row: impossible(Axes(*row)) is None)
     cells = [Axes(*row) for row in rows]
@@ -63,11 +63,12 @@ def every_allowed() -> list[Axes]:
 
 
 def _missing_twins(cells: Sequence[Axes]) -> list[Axes]:
-    """For each fault and process that has no pair of twins yet, the other twin of its first cell."""
+    """For each fault, and each process fault, that has no pair of twins yet, the other twin of its first cell."""
     present = set(cells)
     added: list[Axes] = []
-    for fault, process in itertools.product(AXES["fault"], AXES["process"]):
-        mine = [c for c in cells if (c.fault, c.process) == (fault, process) and impossible(c.other_twin) is None]
+    for axis, value in [("fault", f) for f in AXES["fault"]] + [("process", p) for p in AXES["process"]]:
+        mine = [c for c in cells if getattr(c, axis) == value and impossible(c.other_twin) is None]
         if mine and not any(c.other_twin in present for c in mine):
             added.append(mine[0].other_twin)
+            present.add(mine[0].other_twin)
     return added

@@ -137,6 +137,16 @@ class Cell:
             self.others["entry"] = await self.start_program("entry", *self.spec.entry)
         await asyncio.gather(*(p.until_ready() for p in (*self.workers, *self.others.values())))
 
+    async def add_workers(self) -> None:
+        """Workers again, as many as there were, beside whatever is left of the old ones."""
+        first = len(self.workers) + 1
+        fresh = [
+            await self.start_program(f"worker-{number}", *self.spec.worker)
+            for number in range(first, first + self.spec.workers)
+        ]
+        self.workers += fresh
+        await asyncio.gather(*(process.until_ready() for process in fresh))
+
     async def start_program(self, role: str, program: str, *args: str) -> Process:
         """One more process of this cell; not yet ready."""
         kind = role.partition("-")[0]

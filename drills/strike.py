@@ -164,6 +164,8 @@ class Strike:
         if not sent:
             raise Invalid(f"{self.cell.name}: the destination holds a request that the tap never saw")
         self.exchange = sent[0]
+        if self.axes.process != "none":
+            self.owner = self.cell.owner_of(self.exchange)
 
     @contextlib.asynccontextmanager
     async def _cut_while_in_flight(self) -> AsyncIterator[None]:
@@ -173,7 +175,7 @@ class Strike:
         if self.axes.cut in ("destination", "all"):
             self._cut += [name for name in self.cell.proxies if name.startswith("payments.") and "write" not in name]
         for name in self._cut:
-            await self.cell.proxies[name].disable()
+            await self.cell.proxies[name].cut()
         over = asyncio.get_running_loop().time() + CUT_S
         try:
             yield
@@ -181,14 +183,12 @@ class Strike:
                 await asyncio.sleep(max(0.0, over - asyncio.get_running_loop().time()))  # the cut's own length
         finally:
             for name in self._cut:
-                await self.cell.proxies[name].enable()
+                await self.cell.proxies[name].heal()
             if self.axes.cut in ("destination", "all"):
-                await self._faulted.enable()
                 await self.cell.write.listen()
 
     async def _signal(self) -> None:
-        assert self.exchange is not None
-        self.owner = self.cell.owner_of(self.exchange)
+        assert self.owner is not None
         if self.axes.process == "SIGSTOP":
             await self.owner.stop()
         else:
@@ -227,7 +227,7 @@ class Strike:
             )
 
     def _journal_has_answer(self) -> bool:
-        kinds = ("answer_begun", "answer_withheld", "answer_failed")
+        kinds = ("answer_begun", "answer_replaced", "answer_withheld", "answer_failed")
         return any(line["kind"] in kinds for line in self._writes())
 
     def _writes(self) -> list[dict[str, Any]]:
@@ -263,7 +263,6 @@ class Strike:
         if self.axes.fault == "held_released_late":
             await self.cell.use_clean_write_path()
         elif self.axes.cut in ("destination", "all"):
-            await self._faulted.disable()
             await self.cell.write.refuse()
 
 

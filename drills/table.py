@@ -130,8 +130,12 @@ class PlannedCell:
         return f"cell-{self.number}"
 
     @property
+    def task_type(self) -> str:
+        return "plain" if self.plain else "single"
+
+    @property
     def task_id(self) -> str:
-        return f"{TENANT}/{'plain' if self.plain else 'single'}/{self.task_key}"
+        return f"{TENANT}/{self.task_type}/{self.task_key}"
 
     @property
     def operation_id(self) -> str:
@@ -149,9 +153,13 @@ class PlannedCell:
         """Of the one operation."""
         return refund_payload(self.payment_id, self.amount_minor)
 
-    def operation(self) -> PlannedOperation:
-        """As the record knows it."""
-        return PlannedOperation(
+    def task_payload(self) -> dict[str, Any]:
+        """Of the task."""
+        return {"destination": "payments", "action": "refund", "payload": self.payload()}
+
+    def operations(self) -> list[PlannedOperation]:
+        """As the record knows them."""
+        only = PlannedOperation(
             operation_id=self.operation_id,
             tenant=TENANT,
             destination="payments",
@@ -161,6 +169,7 @@ class PlannedCell:
             subject=f"acct-{self.number}",
             amount_minor=self.amount_minor,
         )
+        return [only]
 
 
 def refund_payload(payment_id: str, amount_minor: int) -> dict[str, Any]:
@@ -212,8 +221,7 @@ async def start_single(cell: Cell, plan: PlannedCell) -> None:
         task = {"arm": plan.arm, "payment": plan.payload()}
         await cell.run.temporal.start_workflow("plain.v1", task, id=plan.task_id, task_queue=cell.task_queue)
     elif plan.play.entry:
-        payload = {"destination": "payments", "action": "refund", "payload": plan.payload()}
-        await doors.start(cell, "single", plan.task_key, TENANT, payload)
+        await doors.start(cell, plan.task_type, plan.task_key, TENANT, plan.task_payload())
     else:
         await start_task(cell, plan.task_key, plan.payload())
 
@@ -236,18 +244,20 @@ async def _afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None
     if plan.plain:
         await _plain_afterwards(cell, plan, striking)
         return
-    row = await settled(cell, plan.operation_id, guarded=plan.arm == "guarded")
+    row = None
+    for operation in reversed(plan.operations()):  # the first one's row is what is looked at
+        row = await settled(cell, operation.operation_id, guarded=plan.arm == "guarded")
     record_state(cell, plan, row)
     if plan.arm == "guarded":
         await striking.operate(plan.operation_id)
     await striking.release()
     await cell.run.world.configure(
-        cell.account, "payments", routes=dict.fromkeys(READS, "healthy"), applies_late_s=None
+        cell.account, "payments", routes=dict.fromkeys(READS, "healthy"), applies_late_s=None, answer=None
     )
     if plan.arm != "guarded":
         return
     await probe(cell, f"probe-{plan.number}")
-    await quiet(cell, {plan.operation_id})
+    await quiet(cell, {operation.operation_id for operation in plan.operations()})
 
 
 async def _plain_afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None:
@@ -401,7 +411,7 @@ def _line(plan: PlannedCell, fault: Any) -> CellLine:
         control=plan.control,
         expected_finding=plan.expected_finding,
         expected=Expected(outcomes=sorted(wanted.final), effects=wanted.effects, pages=wanted.pages),
-        operations=[plan.operation()],
+        operations=plan.operations(),
         task_ids=[plan.task_id],
         twin_of=plan.play.twin if plan.has_twin and plan.arm == "guarded" else None,
         fault=fault,

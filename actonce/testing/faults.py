@@ -15,6 +15,7 @@ What each fault does to one POST (measured, and proven on the wire again by `sel
                 bandwidth 0 downstream silence; removal releases the answer, by then to nobody
     held        bandwidth 0            silence; removal releases what was held: the request commits late
     slow        latency 800 ms         everything arrives, later
+    cut         limit_data 0 both ways accepted, then closed as soon as anything is sent
 
 Downstream they lose the answer of a request that took effect, upstream they lose the request itself.
 """
@@ -52,6 +53,7 @@ class WireFault(StrEnum):
     SILENT = "silent"
     HELD = "held"
     SLOW = "slow"
+    CUT = "cut"
 
 
 SLOW_MS = 800
@@ -65,6 +67,8 @@ _TOXICS: dict[WireFault, dict[Stream, Toxic]] = {
     # silence; `bandwidth` would release a lost request when it is removed, and so commit it.
     WireFault.SILENT: {"upstream": ("timeout", {"timeout": 0}), "downstream": _HOLD},
     WireFault.HELD: dict.fromkeys(STREAMS, _HOLD),
+    # Not `enabled: false`: it frees the port, and on a busy machine somebody else has it when the cut is to be healed.
+    WireFault.CUT: dict.fromkeys(STREAMS, ("limit_data", {"bytes": 0})),
     WireFault.SLOW: dict.fromkeys(STREAMS, ("latency", {"latency": SLOW_MS})),
 }
 # Nine bytes are "HTTP/1.1 ": an answer cut there reads the same whatever its status was.
@@ -77,6 +81,10 @@ OnEvent = Callable[[str, dict[str, Any]], None]
 class _Timed:
     """Stands in for `requests` inside toxiproxy-python, which sets no timeout and lets most errors pass."""
 
+    def __init__(self) -> None:
+        self._session = requests.Session()
+        self._session.trust_env = False  # a proxy setting of the machine must not stand between us and our proxy
+
     def get(self, url: str, **kwargs: Any) -> requests.Response:
         return self._call("GET", url, kwargs)
 
@@ -87,9 +95,7 @@ class _Timed:
         return self._call("DELETE", url, kwargs)
 
     def _call(self, method: str, url: str, kwargs: dict[str, Any]) -> requests.Response:
-        with requests.Session() as session:
-            session.trust_env = False  # a proxy setting of the machine must not stand between us and our proxy
-            answer = session.request(method, url, timeout=CALL_TIMEOUT_S, **kwargs)
+        answer = self._session.request(method, url, timeout=CALL_TIMEOUT_S, **kwargs)
         if not answer.ok:
             raise FaultError(f"Toxiproxy answered {answer.status_code} to {method} {url}: {answer.text[:200]}")
         return answer
@@ -120,6 +126,7 @@ class Proxied:
     port: int
     upstream: str
     _faults: Faults = field(repr=False)
+    _cuts: list[Installed] = field(default_factory=list, repr=False)
 
     async def install(self, fault: WireFault, stream: Stream) -> Installed:
         """Install the fault and read it back. Raises FaultError."""
@@ -129,13 +136,14 @@ class Proxied:
         """Remove it and read back that it is gone. `silent` upstream closes what it held, `held` releases it."""
         await self._faults.remove(self, installed)
 
-    async def disable(self) -> None:
-        """Cut: no new connection is accepted and open ones are closed."""
-        await self._faults.switch(self, on=False)
+    async def cut(self) -> None:
+        """Cut: whatever is sent on an open or a new connection closes it, in either direction."""
+        self._cuts = [await self._faults.install(self, WireFault.CUT, stream) for stream in STREAMS]
 
-    async def enable(self) -> None:
+    async def heal(self) -> None:
         """Heal a cut."""
-        await self._faults.switch(self, on=True)
+        while self._cuts:
+            await self._faults.remove(self, self._cuts.pop())
 
 
 class Faults:
@@ -156,10 +164,12 @@ class Faults:
         upstream = f"{upstream_host}:{upstream_port}"
 
         def create() -> tuple[str, int]:
-            made = toxiproxy.Toxiproxy().create(upstream=upstream, name=full, listen="127.0.0.1:0", enabled=True)
-            seen = toxiproxy.Toxiproxy().get_proxy(full)
-            if seen is None or not seen.enabled or seen.upstream != upstream or seen.listen != made.listen:
-                raise FaultError(f"proxy {full} was created but reads back as {seen and vars(seen)}")
+            # Not `Toxiproxy.create` and `get_proxy`: each lists every proxy of every cell first.
+            wanted = {"name": full, "upstream": upstream, "listen": "127.0.0.1:0", "enabled": True}
+            toxiproxy.api.APIConsumer.post("/proxies", json=wanted)
+            seen = self._seen(full)
+            if not seen.enabled or seen.upstream != upstream:
+                raise FaultError(f"proxy {full} was created but reads back as {vars(seen)}")
             host, _, port = seen.listen.rpartition(":")
             if not port.isdigit() or int(port) == 0:
                 raise FaultError(f"proxy {full} reports no real port: {seen.listen}")
@@ -202,24 +212,6 @@ class Faults:
         fields = {"proxy": proxy.name, "toxic": installed.name, "stream": installed.stream, "mono_ns": begun_ns}
         self._on_event("toxic_removed", fields)
 
-    async def switch(self, proxy: Proxied, *, on: bool) -> None:
-        """Enable or disable a proxy, and read it back."""
-        begun_ns = time.monotonic_ns()
-
-        def switch() -> None:
-            seen = self._seen(proxy.name)
-            if on:
-                seen.enable()
-            else:
-                seen.disable()
-            if self._seen(proxy.name).enabled is not on:
-                raise FaultError(f"proxy {proxy.name} did not become {'enabled' if on else 'disabled'}")
-
-        await self._do(f"switch {proxy.name} {'on' if on else 'off'}", switch)
-        # A fault is on record for no longer than it surely lasted: from its reading back to the order to end it.
-        moment = {"mono_ns": begun_ns} if on else {}
-        self._on_event("proxy_enabled" if on else "proxy_disabled", {"proxy": proxy.name, **moment})
-
     async def close(self) -> None:
         """Destroy every proxy of this prefix, also those that a crashed predecessor left behind."""
 
@@ -232,10 +224,11 @@ class Faults:
         self._proxies.clear()
 
     def _seen(self, name: str) -> Any:
-        proxy = toxiproxy.Toxiproxy().get_proxy(name)
-        if proxy is None:
-            raise FaultError(f"proxy {name} is not there (was Toxiproxy restarted?)")
-        return proxy
+        try:
+            found = toxiproxy.api.APIConsumer.get(f"/proxies/{name}").json()
+        except FaultError as error:
+            raise FaultError(f"proxy {name} is not there (was Toxiproxy restarted?): {error}") from error
+        return toxiproxy.Proxy(**found)
 
     async def _do(self, what: str, call: Callable[[], T]) -> T:
         def locked() -> T:

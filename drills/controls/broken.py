@@ -243,6 +243,20 @@ def ambiguous_as_absent() -> None:
 
 
 @control
+def resend_without_lookup() -> None:
+    """What is unknown is sent again: nobody looks at the destination."""
+    from actonce.contracts.verdict import Outcome, Verdict
+
+    def make(real: Any) -> Any:
+        def combine(*args: Any) -> Any:
+            return Verdict(outcome=Outcome.ABSENT, words="nobody looked")
+
+        return combine
+
+    swap("actonce.effects.combine", "combine", make)
+
+
+@control
 def complete_on_202() -> None:
     """An answer that only says "accepted" counts as done."""
     from actonce.contracts.errors import Unknown

@@ -10,7 +10,7 @@ import toxiproxy
 
 from actonce.stack import Stack
 from actonce.testing.faults import FaultError, Faults, WireFault
-from actonce.testing.selftest import self_test, self_test_cut
+from actonce.testing.selftest import FAULTS, self_test, self_test_cut
 from actonce.testing.tap import Tap
 
 
@@ -24,7 +24,7 @@ async def faults(tmp_path: Path) -> AsyncIterator[Faults]:
 
 
 async def test_each_fault_does_on_the_wire_what_it_is_named_for_case_i1(faults: Faults) -> None:
-    for fault in WireFault:
+    for fault in FAULTS:
         for stream in ("upstream", "downstream"):
             found = await self_test(faults, fault, stream)  # type: ignore[arg-type]
             assert found.ok, found

@@ -1,0 +1,90 @@
+"""`final` and `worker-stopped`: a production-shaped task whose worker is stopped right after its request has left."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+from drills import refunding
+from drills.catalog import Job, Options, Plan
+from drills.plays import Special
+from drills.reference import Expected
+from drills.refunding import RefundCell
+from drills.table import Play, run_cell
+
+SETTINGS = {"destinations": ["payments", "tickets", "mail"]}
+
+
+def _play(
+    name: str, kind: type[Special], twin: str = "commit_then_drop", other: str | None = None, **more: Any
+) -> Play:
+    done = frozenset({"committed"})
+    why = (
+        "§2.4 exactly one match",
+        "§2.5 absent: one new permit, same operation_id",
+        "§2.7 complete with evidence only",
+    )
+    return Play(
+        name=name,
+        params={"fault": "worker stopped", "twin": twin, "process": kind.signals[0], "late_arrival": "bounded"},
+        expected=Expected(done, done, (1, 1), False, why),
+        striking=kind,
+        planned_fault=kind.planned,
+        settings=SETTINGS,
+        entry=True,
+        twin=other,
+        **more,
+    )
+
+
+FINAL = [
+    _play("killed-on-the-way", refunding.KilledOnTheWay, other="killed-and-lost"),
+    _play("killed-and-lost", refunding.KilledAndLost, "drop_before_commit", "killed-on-the-way"),
+]
+STOPPED = [
+    _play("killed-after-commit", refunding.WorkersStopped, other="killed-before-arrival"),
+    _play("killed-before-arrival", refunding.KilledAndLost, "drop_before_commit", "killed-after-commit"),
+    _play("killed-before-first-heartbeat", refunding.KilledOnTheWay),
+    _play("asked-to-stop-grace-0", refunding.AskedToStop, env={"ACTONCE_SHUTDOWN_GRACE_S": "0"}),
+    _play("asked-to-stop-grace-5", refunding.AskedToStop, env={"ACTONCE_SHUTDOWN_GRACE_S": "5"}),
+]
+
+
+class _Stopped:
+    """What the two drills share."""
+
+    name = ""
+    claim = ""
+    plays: tuple[Play, ...] = ()
+
+    def plan(self, options: Options) -> Plan:
+        """Every cell, and the control on the first."""
+        numbers = itertools.count(1)
+        cells = [RefundCell(play, next(numbers), has_twin=play.twin is not None) for play in self.plays]
+        control = "resend_without_lookup"
+        cells.append(RefundCell(self.plays[0], next(numbers), f"control:{control}", control, "duplicate op"))
+        jobs = [Job(cell.name, partial(run_cell, plan=cell)) for cell in cells]
+        return Plan(jobs=jobs, protections=[control])
+
+
+class Final(_Stopped):
+    """See the module."""
+
+    name = "final"
+    claim = (
+        "One production-shaped task whose worker is killed right after the tool request leaves: the unresolved action "
+        "is shown, nothing is duplicated, the destination is reconciled, and the task resumes through recorded state."
+    )
+    plays = tuple(FINAL)
+
+
+class WorkerStopped(_Stopped):
+    """See the module."""
+
+    name = "worker-stopped"
+    claim = (
+        "A worker stopped after the request leaves and before the response is stored, by SIGKILL or asked by SIGTERM, "
+        "leaves an unknown operation and never a failed or a repeated one; the next worker reconciles it."
+    )
+    plays = tuple(STOPPED)
