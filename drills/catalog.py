@@ -19,7 +19,7 @@ from drills.running import Say, Shared, drill_record, open_run
 CODES = {"passed": 0, "failed": 1, "invalid": 3}
 # Cells mostly wait (reconcile-after is 6 s): many more than there are cores run side by side. Each brings three
 # processes; beyond this their own start-up made permits expire on two cores.
-SIDE_BY_SIDE = 16
+SIDE_BY_SIDE = 12
 
 
 @dataclass(frozen=True)

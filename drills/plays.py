@@ -391,9 +391,9 @@ class SlowTransit(Special):
 
     proof = ("request_sent", "request_held")
     self_test = "held_upstream"
-    TRANSIT_S = 10.0  # declared; the destination's ingress drops what is not complete after 9 s
-    INGRESS_S = 9.0
-    HELD_S = 8.0  # past reconcile-after (6 s) and before what may still arrive is dropped; this is the fault
+    TRANSIT_S = 22.0  # declared; the destination's ingress drops what is not complete after 20 s
+    INGRESS_S = 20.0
+    HELD_S = 17.0  # long past reconcile-after (6 s), before what may still arrive is dropped; this is the fault
 
     async def prepare(self) -> None:
         self.toxic = await self.install(WireFault.HELD, "upstream")

@@ -43,6 +43,7 @@ S_RESEND = (
 S_NO_BOUND = "R1/R2 a bound that nothing enforces counts as infinite: never `absent` but late_commit_possible"
 S_LATE_REFUSED = "R2 what the destination enforces keeps the late request from taking effect"
 S_READ_BACK = "§2.7 read_back: at least one route, not the acknowledgement itself, shows it"
+S_PROBE = "§1 route: … a reference probe (a harmless act that only succeeds on an existing object)"
 S_EVIDENCE = "P5 a hold is left only by evidence or a recorded decision"
 
 
@@ -56,7 +57,7 @@ class Expected:
     settled: frozenset[str]
     final: frozenset[str]
     effects: tuple[int, int]
-    pages: bool
+    pages: bool | None  # None: exactly when it is held
     why: tuple[str, ...]
 
 
@@ -72,6 +73,12 @@ def _committed(effects: tuple[int, int], *why: str) -> Expected:
     return Expected(done, done, effects, False, why)
 
 
+def _either(held: Expected, *why: str) -> Expected:
+    """Held as before, or done."""
+    done = frozenset({"committed"})
+    return Expected(held.settled | done, held.final | done, held.effects, None, (*held.why, *why))
+
+
 def _held(reasons: tuple[str, ...], effects: tuple[int, int], *why: str) -> Expected:
     """Held and paged. An effect that exists may be found once the routes are healed; no decision is made."""
     held = frozenset(f"held:{reason}" for reason in reasons)
@@ -85,7 +92,8 @@ def _after_commit(axes: Axes) -> Expected:
         return _committed((1, 1), S_COMMITTED)
     # Blind. A resend under a key registered on arrival, or the refusal of a cancel, is an answer that names the
     # object; it is no read-back, so the operation still waits for a route and is held at the bound.
-    return _held(_blind_reasons(axes), (1, 1), S_NO_ROUTE_SHOWS, S_READ_BACK)
+    held = _held(_blind_reasons(axes), (1, 1), S_NO_ROUTE_SHOWS, S_READ_BACK)
+    return _either(held, S_PROBE) if _probe_can_tell(axes) else held
 
 
 def _before_commit(axes: Axes) -> Expected:
@@ -111,12 +119,20 @@ def _sent_again(axes: Axes, why: str) -> Expected:
         return _committed((1, 1), why, S_READ_BACK)
     # It *may* be sent again while the routes are blind; completion still needs a route.
     least = 1 if axes.arrives_late and axes.late_arrival == "key_on_arrival" else 0
-    return _held(_blind_reasons(axes), (least, 1), why, S_READ_BACK)
+    held = _held(_blind_reasons(axes), (least, 1), why, S_READ_BACK)
+    return _either(held, S_PROBE) if _probe_can_tell(axes) else held
+
+
+def _probe_can_tell(axes: Axes) -> bool:
+    """An answer under the key, or to the cancel, names the object; the reference probe then shows that it exists, in
+    the living store, however stale the listings are. It is down, or without scope, where the routes are."""
+    return axes.routes == "stale" and axes.late_arrival in ("key_on_arrival", "cancel_by_key")
 
 
 def _blind_reasons(axes: Axes) -> tuple[str, ...]:
     if axes.late_arrival in ("none", "key_at_commit"):
         return ("late_commit_possible", *WHY_HELD[axes.routes])
     if axes.late_arrival in ("key_on_arrival", "cancel_by_key"):
-        return (*WHY_HELD[axes.routes], "not_visible")  # acknowledged under the key, and no route shows it
+        # Acknowledged under the key and no route shows it; or not (yet) acknowledged, and nothing bounds the first.
+        return (*WHY_HELD[axes.routes], "not_visible", "late_commit_possible")
     return WHY_HELD[axes.routes]

@@ -77,6 +77,8 @@ def answer_mode(axes: Axes) -> dict[str, Any] | None:
 def modes_of(axes: Axes) -> dict[str, Any]:
     """The world's modes for a cell, set before its processes start."""
     modes: dict[str, Any] = {"routes": route_modes(axes.routes)}
+    if axes.routes in ("masked", "all_but_one_down", "all_down"):
+        modes["revoked"] = {"probe": "403"}  # the reference probe is a route too
     answer = answer_mode(axes)
     return modes if answer is None else {**modes, "answer": answer}
 
@@ -217,7 +219,9 @@ class Strike:
     async def _answer_lost_or_request_gone(self) -> None:
         """While the caller stands still its connection does not end: the destination or the proxy is asked instead."""
         if self.axes.committed_first or answer_mode(self.axes) is not None:
-            await eventually(self._journal_has_answer, within_s=ENDED_S, what=f"{self.cell.name}: answer begun")
+            await eventually(
+                self._journal_has_answer, within_s=ENDED_S, what=f"{self.cell.name}: answer begun", every_s=0.1
+            )
         elif self.axes.fault in ("closed", "reset"):
             exchange = self.exchange
             await eventually(

@@ -80,12 +80,16 @@ def _slow_transit() -> dict[str, Any]:
     bound = {
         "kind": "bounded",
         "transit_s": plays.SlowTransit.TRANSIT_S,
-        "enforced_by": "the sandbox's ingress, which drops what is not complete 9 s after it accepted the connection",
+        "enforced_by": "the sandbox's ingress, which drops what is not complete 20 s after it accepted the connection",
     }
     return {"contracts": {"payments": {"late_arrival": bound}}}
 
 
 LOST = "drop_before_commit"
+ALL_DOWN: dict[str, Any] = {
+    "routes": dict.fromkeys(("by_id", "list", "search", "log"), "down"),
+    "revoked": {"probe": "403"},
+}
 HELD = "held_released_late"
 
 FROZEN_BEHIND_FENCE = _special(
@@ -193,7 +197,7 @@ PROTOCOL: list[Play] = [
             ("§2.6 mark_committed: with the destination's object id",),
         ),
         entry=True,
-        modes={"routes": dict.fromkeys(("by_id", "list", "search", "log"), "down")},
+        modes=ALL_DOWN,
     ),
     RECONCILER_FROZEN,
     FROZEN_BEHIND_FENCE,
@@ -213,7 +217,6 @@ PROTOCOL: list[Play] = [
         plays.PermitAnswerLost,
         _committed("R5 its own nonce and not_after still ahead: it may go on; anything else: reconcile"),
         stop="before_permit_commit",
-        settings={"timing": PATIENT},
     ),
     _special(
         "protocol-05",
@@ -264,7 +267,7 @@ PROTOCOL: list[Play] = [
             ("§2.3 a late acknowledgement resolves a hold", "§2.7 read_back still needs a route"),
         ),
         stop="before_acknowledgement",
-        modes={"routes": dict.fromkeys(("by_id", "list", "search", "log"), "down")},
+        modes=ALL_DOWN,
     ),
     HOLD_BEFORE_FENCE,
     _special(
