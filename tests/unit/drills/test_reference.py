@@ -55,9 +55,16 @@ def cell(text: str) -> Axes:
         # §2.4 "atomic cancel-by-key needs no routes and no times"; §2.7 read_back still needs one
         (
             "reset drop_before_commit none none all_down cancel_by_key",
-            {"held:route_unavailable", "held:not_visible"},
+            {"held:route_unavailable", "held:not_visible", "held:late_commit_possible"},
             (0, 1),
             True,
+        ),
+        # §1 "or a reference probe": what the cancel's answer named is shown by it, however stale the lists are
+        (
+            "reset commit_then_drop none none stale cancel_by_key",
+            {"committed", "held:not_fresh", "held:not_visible", "held:late_commit_possible"},
+            (1, 1),
+            None,
         ),
         # case d3: committed, then the reading credential loses its scope: ambiguous and paged
         (
