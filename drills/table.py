@@ -262,9 +262,10 @@ async def _afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None
     if plan.plain:
         await _plain_afterwards(cell, plan, striking)
         return
-    row = None
-    for operation in reversed(plan.operations()):  # the first one's row is what is looked at
-        row = await settled(cell, operation.operation_id, guarded=plan.arm == "guarded")
+    guarded, row = plan.arm == "guarded", None
+    planned = plan.operations() if guarded else plan.operations()[:1]  # what a control does later is of no interest
+    for operation in reversed(planned):  # the first one's row is what is looked at
+        row = await settled(cell, operation.operation_id, guarded=guarded)
     record_state(cell, plan, row)
     if plan.arm == "guarded":
         await striking.operate(plan.operation_id)

@@ -13,7 +13,7 @@ from drills.catalog import Job, Options, Plan
 from drills.cells import Axes, left_out
 from drills.cover import cover, every_allowed
 from drills.scenarios.comparison import ARMS, compared
-from drills.scenarios.protocol_cells import CONTROLS, FROZEN_BEHIND_FENCE, PROTOCOL, Control
+from drills.scenarios.protocol_cells import CONTROLS, FROZEN_BEHIND_FENCE, OPERATOR_RETRY, PROTOCOL, Control
 from drills.table import PlannedCell, Play, run_cell, table_play
 
 
@@ -50,7 +50,7 @@ class LostAcknowledgement:
 
 def protocol_cells(options: Options) -> list[Play]:
     """The named cells; the tests run a few."""
-    return PROTOCOL if options.scope != "cut" else [FROZEN_BEHIND_FENCE]
+    return PROTOCOL if options.scope != "cut" else [OPERATOR_RETRY, FROZEN_BEHIND_FENCE]
 
 
 def chosen_controls(options: Options) -> list[Control]:

@@ -169,22 +169,24 @@ EARLY_DECISION = _special(
     settings={"timing": {"reconcile_after_s": 60.0}},
 )
 
+OPERATOR_RETRY = _special(
+    "protocol-10",
+    "operator-permits-one-retry",
+    deciding.OperatorDecides,
+    Expected(
+        frozenset({"held:late_commit_possible"}),
+        frozenset({"committed"}),
+        (1, 1),
+        True,
+        ("§2.6 permit_one_retry: one more permit, same operation_id",),
+    ),
+    late_arrival="none",
+    entry=True,
+)
+
 PROTOCOL: list[Play] = [
     EARLY_DECISION,
-    _special(
-        "protocol-10",
-        "operator-permits-one-retry",
-        deciding.OperatorDecides,
-        Expected(
-            frozenset({"held:late_commit_possible"}),
-            frozenset({"committed"}),
-            (1, 1),
-            True,
-            ("§2.6 permit_one_retry: one more permit, same operation_id",),
-        ),
-        late_arrival="none",
-        entry=True,
-    ),
+    OPERATOR_RETRY,
     _special(
         "protocol-10",
         "operator-marks-committed",
