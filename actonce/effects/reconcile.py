@@ -18,7 +18,7 @@ from actonce.contracts.errors import LedgerError, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import State
 from actonce.contracts.messages import ReconcileResult
-from actonce.contracts.verdict import Outcome, Reading, Reason, Verdict
+from actonce.contracts.verdict import AT_ONCE, Outcome, Reading, Reason, Verdict
 from actonce.destinations.base import Destination
 from actonce.effects import combine as rule
 from actonce.effects.routes import read_all
@@ -60,11 +60,34 @@ async def _reconcile_once(system: System, destination: Destination, key: Operati
     clock = await system.ledger.clock()
     readings = await read_all(destination, case, clock)
     verdict = rule.combine(contract, case.facts, readings, clock.now())
+    if verdict.page and may_still_settle(contract, case, verdict, clock.now()):
+        verdict = verdict.model_copy(update={"page": False})
     operation = await verdicts.record_verdict(system.ledger, case, verdict, readings, contract)
     if resend_allowed(contract, case, verdict, operation, clock.now()):
         words = "the destination registers keys on arrival; sending again under the same key cannot add an effect"
         operation = await verdicts.grant_same_key_resend(system.ledger, key, operation.stamp, words)
     return _result(destination, case, operation, verdict, clock)
+
+
+def may_still_settle(contract: Contract, case: Case, verdict: Verdict, now: datetime) -> bool:
+    """Is a step that could settle it still untried, or just tried? Then nobody is called yet.
+
+    After an outage the first reading comes past the bound at which a person is paged. The beacon, the cancel or the
+    resend that belongs before it is made up for first; each extends the bound once.
+    """
+    if verdict.reason in AT_ONCE or (verdict.reason is Reason.LOOK_ALIKE and verdict.unbounded):
+        return False
+    if resend_allowed(contract, case, verdict, case.operation, now):
+        return True
+    until, _ = bounds.may_commit_until(contract, case.facts.attempts)
+    if contract.late_arrival.kind == "cancel_by_key" and case.facts.acknowledged_object_id is None:
+        tried_at = case.cancel_wanted_at
+    elif contract.has_beacon and until is not None:
+        tried_at = case.beacon_wanted_since(until)
+    else:
+        return False
+    lag_s = max((r.lag_s for r in contract.routes), default=0.0)
+    return tried_at is None or now < tried_at + timedelta(seconds=lag_s + contract.timing.page_grace_s)
 
 
 def resend_allowed(contract: Contract, case: Case, verdict: Verdict, operation: Operation, now: datetime) -> bool:

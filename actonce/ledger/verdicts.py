@@ -27,6 +27,7 @@ from actonce.ledger.store import (
     lock_operation,
     many,
     move,
+    one,
     read_operation,
 )
 
@@ -39,6 +40,7 @@ class Case:
     facts: Facts
     probes: tuple[str, ...]  # object ids that were probed, whatever the answer
     beacons: tuple[tuple[str, datetime, bool], ...]  # (id, wanted at, the destination confirmed it), newest first
+    cancel_wanted_at: datetime | None = None  # when the cancel of the last key was journaled; None: of some key never
 
     @property
     def beacon_ids(self) -> tuple[str, ...]:
@@ -47,6 +49,10 @@ class Case:
     def has_beacon_since(self, moment: datetime) -> bool:
         """Was a beacon wanted at or after `moment`, and confirmed?"""
         return any(confirmed and wanted_at >= moment for _, wanted_at, confirmed in self.beacons)
+
+    def beacon_wanted_since(self, moment: datetime) -> datetime | None:
+        """When the first beacon at or after `moment` was wanted, confirmed or not."""
+        return min((wanted_at for _, wanted_at, _ in self.beacons if wanted_at >= moment), default=None)
 
 
 async def open_case(ledger: Ledger, key: OperationKey, contract: Contract) -> Case:
@@ -95,9 +101,22 @@ async def case_of(connection: Connection, operation: Operation, contract: Contra
         key_cancelled=await _all_cancelled(connection, operation, attempts),
     )
     probed = tuple(p["object_id"] for p in probes)
-    return Case(
-        operation, facts, probed, tuple((row["beacon_id"], row["wanted_at"], row["confirmed"]) for row in beacons)
+    written = tuple((row["beacon_id"], row["wanted_at"], row["confirmed"]) for row in beacons)
+    return Case(operation, facts, probed, written, await _cancel_wanted_at(connection, operation, contract))
+
+
+async def _cancel_wanted_at(connection: Connection, operation: Operation, contract: Contract) -> datetime | None:
+    if contract.late_arrival.kind != "cancel_by_key":
+        return None
+    row = await one(
+        connection,
+        "SELECT bool_and(c.wanted_at IS NOT NULL) AS every_key, max(c.wanted_at) AS wanted_at"
+        " FROM actonce.attempt a LEFT JOIN actonce.key_cancel c"
+        " USING (tenant, destination, action, operation_id, wire_key)"
+        f" WHERE {WHERE_KEY} AND coalesce(a.outcome, '') NOT IN ('not_sent', 'not_accepted')",
+        identity_params(operation.key),
     )
+    return row["wanted_at"] if row and row["every_key"] else None
 
 
 async def _all_cancelled(connection: Connection, operation: Operation, attempts: list[AttemptFact]) -> bool:
