@@ -71,6 +71,8 @@ class OperatorDecides(Special):
         row = await self.row(operation_id, lambda row: row["state"] == "held", "held", OUTCOME_S)
         await doors.user_view(self.cell, row["task_id"], state={"held"})
         await doors.dependencies_view(self.cell)
+        # When a person gets there, the destination's own list can be read again, if by nobody else yet.
+        await self.cell.run.world.configure(self.cell.account, "payments", routes={"list": "healthy"})
         done = await doors.on_call(self.cell, operation_id)
         if "arguments" not in done:
             return

@@ -14,9 +14,7 @@ one. `fault()` names the proofs that must be on record; it is the judge who look
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -101,6 +99,7 @@ class Strike:
         self._gate: Gate | None = None
         self._latch: str | None = None
         self._cut: list[str] = []
+        self._healed = False
 
     async def prepare(self) -> None:
         """Install the toxic and arm the point at which the operation is in flight."""
@@ -115,12 +114,18 @@ class Strike:
     async def strike(self, operation_id: str) -> None:
         """Wait until the operation is in flight, strike it, and heal what belongs to the strike."""
         await self._in_flight(operation_id)
-        async with self._cut_while_in_flight():
+        healing = asyncio.create_task(self._heal_after(await self._start_cut()))
+        try:
             if self.axes.process != "none":
                 await self._signal()
             await self._let_go()
             await self._struck(operation_id)
             await self._take_away()
+            if self.axes.process in ("SIGKILL", "SIGTERM"):
+                assert self.owner is not None
+                await self.owner.ended()
+        finally:
+            await healing
 
     async def operate(self, operation_id: str) -> None:
         """Nobody decides anything in the table."""
@@ -169,25 +174,26 @@ class Strike:
         if self.axes.process != "none":
             self.owner = self.cell.owner_of(self.exchange)
 
-    @contextlib.asynccontextmanager
-    async def _cut_while_in_flight(self) -> AsyncIterator[None]:
-        """Cut before anything else happens; heal when the cut has lasted, also after a failure."""
+    async def _start_cut(self) -> float:
+        """Cut before anything else happens. Returns when (loop time) it is over."""
         parts = {"temporal": ["temporal"], "ledger": ["ledger"], "destination": [], "all": ["temporal", "ledger"]}
-        self._cut = list(parts.get(self.axes.cut, []))
+        wanted = list(parts.get(self.axes.cut, []))
         if self.axes.cut in ("destination", "all"):
-            self._cut += [name for name in self.cell.proxies if name.startswith("payments.") and "write" not in name]
-        for name in self._cut:
+            wanted += [name for name in self.cell.proxies if name.startswith("payments.") and "write" not in name]
+        for name in wanted:
             await self.cell.proxies[name].cut()
-        over = asyncio.get_running_loop().time() + CUT_S
-        try:
-            yield
-            if self._cut:
-                await asyncio.sleep(max(0.0, over - asyncio.get_running_loop().time()))  # the cut's own length
-        finally:
-            for name in self._cut:
-                await self.cell.proxies[name].heal()
-            if self.axes.cut in ("destination", "all"):
-                await self.cell.write.listen()
+            self._cut.append(name)
+        return asyncio.get_running_loop().time() + CUT_S
+
+    async def _heal_after(self, over: float) -> None:
+        """The cut's own length, then everything is whole again."""
+        if not self._cut:
+            return
+        await asyncio.sleep(max(0.0, over - asyncio.get_running_loop().time()))
+        self._healed = True
+        for name in self._cut:
+            await self.cell.proxies[name].heal()
+        await self.cell.write.listen()
 
     async def _signal(self) -> None:
         assert self.owner is not None
@@ -204,9 +210,15 @@ class Strike:
 
     async def _struck(self, operation_id: str) -> None:
         """Wait until the wire has done its part."""
+        exchange, owner = self.exchange, self.owner
         if self.axes.process in ("SIGKILL", "SIGTERM"):
-            assert self.owner is not None
-            await self.owner.ended()
+            await eventually(
+                lambda: (
+                    (exchange is not None and exchange.ended_by is not None) or (owner is not None and not owner.alive)
+                ),
+                within_s=ENDED_S,
+                what=f"{self.cell.name}: the caller's connection, or the caller, ended",
+            )
         elif self.axes.process == "SIGSTOP":
             await self._answer_lost_or_request_gone()
             await self._past_not_after(operation_id)
@@ -266,7 +278,7 @@ class Strike:
             self._toxic = None
         if self.axes.fault == "held_released_late":
             await self.cell.use_clean_write_path()
-        elif self.axes.cut in ("destination", "all"):
+        elif self.axes.cut in ("destination", "all") and not self._healed:
             await self.cell.write.refuse()
 
 

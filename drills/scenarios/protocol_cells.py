@@ -199,6 +199,7 @@ PROTOCOL: list[Play] = [
             ("§2.6 mark_committed: with the destination's object id",),
         ),
         entry=True,
+        env={"ACTONCE_WATCH_HELD_AGAIN_S": "600"},
         modes=ALL_DOWN,
     ),
     RECONCILER_FROZEN,
