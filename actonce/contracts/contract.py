@@ -240,6 +240,10 @@ def check_contract(contract: Contract) -> None:
         )
     if not contract.actions:
         raise ContractError(f"{where}: declares no action")
+    codes = [code for group in contract.answers for code in group[1]]
+    twice = sorted({code for code in codes if codes.count(code) > 1})
+    if twice:
+        raise ContractError(f"{where}: status {twice} means two things in `answers`; each code has one meaning")
     if not contract.business_fields:
         raise ContractError(f"{where}: declares no business field; a digest of nothing tells two payloads apart never")
     names = [r.name for r in contract.routes]

@@ -20,7 +20,7 @@ from actonce.effects import combine as rule
 from actonce.effects.decide import decide
 from actonce.effects.reconcile import read_fresh, reconcile, settle_step, write_beacon
 from actonce.effects.system import System, log
-from actonce.ledger import watch
+from actonce.ledger import pages, watch
 from actonce.ledger.store import Operation
 
 
@@ -94,6 +94,8 @@ async def _recount(system: System, operation: Operation) -> None:
         await watch.recounted(system.ledger, operation, count, expected, words)
     elif await watch.recount_overdue(system.ledger, operation, 10 * contract.timing.page_grace_s):
         words += f"; unread, incomplete or not fresh: {', '.join(blind) or 'none'}"
+        if count == expected:  # nothing wrong was seen, and nothing could have been
+            await pages.report_blind_recount(system.ledger, operation, words)
         await watch.recounted(system.ledger, operation, None if count == expected else count, expected, words)
 
 

@@ -130,13 +130,13 @@ async def check_allowed(
 async def _too_early(connection: Connection, operation: Operation, request: DecisionRequest) -> str | None:
     clock = await one(connection, "SELECT clock_timestamp() AS now")
     assert clock is not None
-    until = operation.reconcile_at if operation.unbounded else operation.may_commit_until
-    if until is not None and clock["now"] < until:
+    # T alone is too early for an honest look: a route may lag, and what it shows is what the person decides by.
+    if operation.decide_at is not None and clock["now"] < operation.decide_at:
         raise DecisionRefused(
-            f"{operation.key}: {request.action} is refused before {utc(until)}: the effect "
-            f"{pages.may_commit_words(operation)}; wait, then read it again",
+            f"{operation.key}: {request.action} is refused before {utc(operation.decide_at)}: the effect "
+            f"{pages.may_commit_words(operation)}, and the routes may lag; wait, then read it again",
             code="too_early",
-            may_commit_until=utc(until),
+            may_commit_until=utc(operation.decide_at),
         )
     if operation.unbounded:
         return (

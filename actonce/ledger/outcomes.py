@@ -165,7 +165,7 @@ async def record_loss(ledger: Ledger, permit: Permit, loss: Loss, detail: str) -
         if loss in ("not_sent", "not_accepted"):
             earlier = await attempt_facts(connection, operation.key)
             if all(a.provably_not_sent for a in earlier):
-                columns |= {"may_commit_until": None, "unbounded": False, "reconcile_at": None}
+                columns |= {"may_commit_until": None, "unbounded": False, "reconcile_at": None, "decide_at": None}
         if loss == "refused":
             columns |= {"reason": "refused"}
         return await move(connection, operation, _EVENTS[loss], **columns)

@@ -117,6 +117,23 @@ async def open_page(
     )
 
 
+async def report_blind_recount(ledger: Ledger, operation: Operation, words: str) -> None:
+    """Page that an operation with several permits could not be read again: a second effect would go unnoticed."""
+    async with ledger.transaction() as connection:
+        await audit(connection, "operation.recount_blind", operation, {"words": words})
+        await open_page(
+            connection,
+            incident=f"recount:{operation.tenant}:{operation.destination}:{operation.action}:{operation.operation_id}",
+            reason=Reason.POSSIBLE_DUPLICATE.value,
+            title=f"{operation.action} at {operation.destination} could not be read again",
+            body=f"Operation {operation.operation_id} of task {operation.task_id} used {operation.attempts} permits "
+            f"and is {operation.state}; {words}.\n"
+            "Count its effects at the destination by hand, then acknowledge this page.\n"
+            "Procedure: docs/operations/possible_duplicate.md",
+            operation=operation,
+        )
+
+
 async def report_conflict(ledger: Ledger, key: OperationKey, task_id: str, words: str) -> None:
     """Page an intent that was refused because its identity or natural key is taken. Nothing was sent for it."""
     async with ledger.transaction() as connection:

@@ -261,6 +261,7 @@ async def _dispatch(
         may_commit_until=until,
         unbounded=unbounded,
         reconcile_at=bounds.reconcile_at(contract, [*earlier, fact]),
+        decide_at=bounds.last_bound(contract, [*earlier, fact]),
         recount_at=bounds.page_at(contract, [*earlier, fact]) if operation.attempts else None,
         recounted_at=None,
         reason=None,

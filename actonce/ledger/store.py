@@ -68,6 +68,7 @@ class Operation:
     may_commit_until: datetime | None
     unbounded: bool
     reconcile_at: datetime | None
+    decide_at: datetime | None
     recount_at: datetime | None
     recounted_at: datetime | None
     retry_granted: bool

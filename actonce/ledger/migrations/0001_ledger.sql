@@ -85,6 +85,7 @@ CREATE TABLE IF NOT EXISTS actonce.operation (
     may_commit_until timestamptz,              -- over all attempts; NULL with unbounded = nothing bounds it
     unbounded        boolean NOT NULL DEFAULT false,
     reconcile_at     timestamptz,              -- when absent, holds and pages may begin
+    decide_at        timestamptz,              -- from when a person may decide: T and the routes' lag have passed
     recount_at       timestamptz,              -- rule R10: when it must be read again
     recounted_at     timestamptz,
     retry_granted    boolean NOT NULL DEFAULT false, -- permit_one_retry: one permit beyond attempts_max

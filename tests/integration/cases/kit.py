@@ -207,11 +207,11 @@ class Bench:
         return await eventually(check, within_s=within_s, what=what, every_s=0.1)
 
     async def until_decidable(self, operation_id: str | None = None) -> None:
-        """Wait until the ledger's clock has passed T, or reconcile-after where T is infinite."""
+        """Wait until the ledger's clock says that a person may decide."""
 
         async def check() -> bool:
             query = (
-                "SELECT bool_and(clock_timestamp() > CASE WHEN unbounded THEN reconcile_at ELSE may_commit_until END)"
+                "SELECT bool_and(clock_timestamp() > decide_at)"
                 " FROM actonce.operation WHERE %(id)s::text IS NULL OR operation_id = %(id)s"
             )
             async with await psycopg.AsyncConnection.connect(self.dsn) as link:
@@ -333,7 +333,9 @@ def body_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 # side by side ----------------------------------------------------------------------------------------------------
 
-CaseFn = Callable[..., Awaitable[None]]
+Numbers = dict[str, float]
+CaseFn = Callable[..., Awaitable[Numbers | None]]
+"""A case may return what it measured: it becomes a property of the test in the JUnit file, and is not judged."""
 
 
 class Runner:
@@ -341,7 +343,7 @@ class Runner:
 
     def __init__(self, lab: Lab, items: Sequence[pytest.Item]) -> None:
         gate = asyncio.Semaphore(AT_ONCE_MAX)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[Numbers | None]] = {}
         for item in items:
             fn: CaseFn | None = getattr(getattr(item, "function", None), "case_function", None)
             if fn is not None:
@@ -349,12 +351,12 @@ class Runner:
                 self._tasks[item.nodeid] = asyncio.ensure_future(self._one(gate, fn, lab, params))
 
     @staticmethod
-    async def _one(gate: asyncio.Semaphore, fn: CaseFn, lab: Lab, params: dict[str, Any]) -> None:
+    async def _one(gate: asyncio.Semaphore, fn: CaseFn, lab: Lab, params: dict[str, Any]) -> Numbers | None:
         async with gate, asyncio.timeout(90):
-            await fn(lab, **params)
+            return await fn(lab, **params)
 
-    async def result(self, nodeid: str) -> None:
-        await self._tasks[nodeid]
+    async def result(self, nodeid: str) -> Numbers | None:
+        return await self._tasks[nodeid]
 
     async def close(self) -> None:
         for task in self._tasks.values():
@@ -367,7 +369,8 @@ def side_by_side(fn: CaseFn) -> CaseFn:
 
     @functools.wraps(fn)
     async def wrapper(runner: Runner, request: pytest.FixtureRequest, **_params: Any) -> None:
-        await runner.result(request.node.nodeid)
+        measured = await runner.result(request.node.nodeid)
+        request.node.user_properties.extend((measured or {}).items())
 
     parameters = [p for name, p in inspect.signature(fn).parameters.items() if name != "lab"]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
