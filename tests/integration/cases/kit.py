@@ -16,6 +16,9 @@ import functools
 import inspect
 import itertools
 import json
+import os
+import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +31,7 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 from temporalio.client import Client, WorkflowHandle
+from temporalio.contrib.pydantic import pydantic_data_converter
 
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.messages import OperationRequest, TaskInput
@@ -36,11 +40,14 @@ from actonce.destinations.sandbox import SandboxSettings, build_sandbox
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import settle_step
 from actonce.effects.system import System, this_process
+from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
-from actonce.stack import Stack
+from actonce.stack import Stack, spawn
 from actonce.stack.zygote import Zygote
 from actonce.testing.processes import Process
 from actonce.testing.waiting import eventually
+from drills.rig import base_environment
+from drills.running import PRELOADED
 from drills.world.client import World
 from tests.integration.cases.wire import PgProxy
 
@@ -88,6 +95,28 @@ class Lab:
             late_arrival = settings.get("late_arrival", "bounded")
             await self.world.configure(bench.account, late_arrival=late_arrival, **(modes or {}))
             yield bench
+
+
+@contextlib.asynccontextmanager
+async def open_lab(stack: Stack, folder: Path) -> AsyncIterator[Lab]:
+    """Build a lab on running servers; nothing of it is left running."""
+    template = f"cases_{secrets.token_hex(4)}"
+    async with await psycopg.AsyncConnection.connect(stack.ledger_dsn, autocommit=True) as link:
+        await link.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(template)))
+    dsn = urlunsplit(urlsplit(stack.ledger_dsn)._replace(path=f"/{template}"))
+    await asyncio.to_thread(migrate, dsn)
+    env = base_environment(stack)
+    async with contextlib.AsyncExitStack() as cleanup:
+        command = [sys.executable, "-m", "drills.world", "--folder", str(folder / "world")]
+        process = spawn("world", command, log=folder / "world.log", env=dict(os.environ), cwd=ROOT)
+        cleanup.push_async_callback(process.stop)
+        started = folder / "world" / "world.json"
+        await eventually(started.exists, within_s=60, what=f"the world ready (log: {folder / 'world.log'})")
+        world = await cleanup.enter_async_context(World(json.loads(started.read_text())))
+        zygote = await Zygote.start(PRELOADED, log=folder / "zygote.log", cwd=ROOT, env=env)
+        await cleanup.enter_async_context(zygote)
+        temporal = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
+        yield Lab(stack, temporal, world, zygote, template, env, folder)
 
 
 class Bench:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actonce.contracts import bounds
 from actonce.contracts.errors import DecisionRefused
 from actonce.contracts.messages import DecisionRequest, OperationRequest
 from actonce.effects.decide import decide
@@ -14,7 +15,7 @@ from actonce.effects.perform import perform
 from actonce.effects.reconcile import reconcile, settle_step
 from actonce.effects.system import System
 from actonce.effects.watcher import WatchSettings, watch_once
-from actonce.ledger import decisions, records
+from actonce.ledger import decisions, records, verdicts
 from actonce.testing.waiting import eventually
 from tests.integration.cases import kit
 from tests.integration.cases.gates import Gate, after_reading
@@ -343,3 +344,38 @@ async def test_mail_with_a_lost_answer_is_one_incident(lab: Lab) -> None:
         assert len(bench.requests(destination="mail")) == len(bench.effects(destination="mail")) == 1
         (page,) = await bench.rows("page")
         assert (page["reason"], page["closed_at"], len(await bench.rows("hold"))) == ("no_route", None, 1)
+
+
+@pytest.mark.parametrize("late_arrival", ["bounded", "cancel_by_key", "key_on_arrival", "deadline_at_commit"])
+@side_by_side
+async def test_first_reading_after_an_outage_makes_up_for_what_was_not_tried(lab: Lab, late_arrival: str) -> None:
+    """Nobody worked until long after the paging bound: the beacon, cancel or resend comes before the page."""
+    async with lab.bench(modes=LOST_BEFORE, late_arrival=late_arrival) as bench:
+        request = bench.request()
+        system = await lost(bench, request)
+        await bench.until_decidable()
+        await eventually(lambda: _page_is_due(system, request), within_s=30, what="the paging bound", every_s=0.1)
+        seen = await settle(system, request)
+        assert (seen.next, seen.state) == ("issue", "ready"), seen.words
+        assert await bench.rows("page") == []
+        assert (await perform(system, request)).status == "committed"
+        assert len(bench.effects()) == 1
+
+
+async def _page_is_due(system: System, request: OperationRequest) -> bool:
+    contract = system.destination("payments").contract
+    case = await verdicts.open_case(system.ledger, key_of(request), contract)
+    bound = bounds.page_at(contract, case.facts.attempts)
+    return bound is not None and (await system.ledger.clock()).now() > bound
+
+
+@side_by_side
+async def test_bound_is_extended_once(lab: Lab) -> None:
+    """P4: with the beacon refused and the routes down, the page comes all the same."""
+    modes = {**LOST_BEFORE, "routes": {"*": "down"}, "revoked": {"beacon": "403"}}
+    async with lab.bench(modes=modes) as bench:
+        request = bench.request()
+        system = await lost(bench, request)
+        await eventually(lambda: _page_is_due(system, request), within_s=30, what="the paging bound", every_s=0.1)
+        row = await watch_until(system, bench, "held")
+        assert row["reason"] == "route_unavailable"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -83,13 +82,11 @@ class _Link:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for _, writer in (self.client, self.server):
+                writer.transport.abort()
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            for _, writer in (self.client, self.server):
-                writer.transport.abort()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
 
     async def _up(self) -> None:
         while data := await self.client[0].read(65536):
