@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, LiteralString, cast
 from uuid import UUID
 
@@ -235,17 +236,24 @@ def compare(operation: Operation, expected: Stamp) -> None:
         )
 
 
-async def move(connection: Connection, operation: Operation, event: Event, **columns: Any) -> Operation:
-    """Apply one event of the lifecycle table to a locked operation; a trigger writes its audit event with it."""
-    state = next_state(operation.state, event)
-    values = {**columns, "state": state.value, "last_event": event.value}
+@cache
+def _update(columns: tuple[str, ...]) -> bytes:
+    """The statement that changes these columns of one operation, compare-and-set on its version."""
     assignments = sql.SQL(", ").join(
-        sql.SQL("{} = {}").format(sql.Identifier(k), sql.Placeholder(f"v_{k}")) for k in values
+        sql.SQL("{} = {}").format(sql.Identifier(c), sql.Placeholder(f"v_{c}")) for c in columns
     )
     statement = sql.SQL(
         "UPDATE actonce.operation SET {}, version = version + 1, updated_at = clock_timestamp() WHERE {} "
         "AND version = %(version)s RETURNING *"
     ).format(assignments, sql.SQL(WHERE_KEY))
+    return statement.as_bytes(None)
+
+
+async def move(connection: Connection, operation: Operation, event: Event, **columns: Any) -> Operation:
+    """Apply one event of the lifecycle table to a locked operation; a trigger writes its audit event with it."""
+    state = next_state(operation.state, event)
+    values = {**columns, "state": state.value, "last_event": event.value}
+    statement = _update(tuple(values))
     params = {f"v_{k}": Jsonb(v) if isinstance(v, dict) else v for k, v in values.items()}
     cursor = await connection.execute(
         statement, {**params, **identity_params(operation.key), "version": operation.version}
