@@ -38,6 +38,7 @@ CONTROL_SETTLE_S = 30.0  # a control may never settle; its effects are there lon
 START_S = 15.0
 RECOUNT_S = 40.0  # rule R10: after the last bound (about 6 s) and a beacon
 PROBE_S = 40.0
+TASK_S = 45.0  # a workflow looks again after at most 30 s
 QUIET_S = 1.0  # 2 × the pause between two readings (0.5 s)
 
 
@@ -276,6 +277,7 @@ async def _afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None
     if plan.arm != "guarded":
         return
     await probe(cell, f"probe-{plan.number}")
+    await _task_ended(cell, plan)
     await quiet(cell, {operation.operation_id for operation in plan.operations()})
 
 
@@ -383,6 +385,17 @@ async def probe(cell: Cell, task_key: str) -> None:
     except (TimeoutError, WorkflowFailureError) as error:
         cell.run.writer.append("drill", "note", cell.name, text=f"probe {operation_id}: {type(error).__name__} {error}")
     cell.run.writer.append("drill", "probe", cell.name, operation_id=operation_id, ok=ok)
+
+
+async def _task_ended(cell: Cell, plan: PlannedCell) -> None:
+    """Once its operations are final the task ends by itself; whether it did is for the judge."""
+    rows = [row for row in await cell.ledger.rows("operation") if row["task_id"] == plan.task_id]
+    if not rows or any(row["state"] not in FINAL for row in rows):
+        return
+    try:
+        await asyncio.wait_for(cell.run.temporal.get_workflow_handle(plan.task_id).result(), TASK_S)
+    except (TimeoutError, WorkflowFailureError, RPCError) as error:
+        cell.run.writer.append("drill", "note", cell.name, text=f"{plan.task_id}: {type(error).__name__} {error}")
 
 
 async def quiet(cell: Cell, operation_ids: set[str]) -> None:

@@ -125,6 +125,7 @@ STARTED_AGAIN = _special(
     "terminated-and-started-again-in-flight",
     plays.StartedAgain,
     _committed("R5 whoever finds `dispatched` without its own nonce reconciles and never sends"),
+    settings={"timing": PATIENT},  # the permit outlives the new run's start
 )
 SLOW_TRANSIT = _special(
     "trap-01",
