@@ -6,10 +6,10 @@ import asyncio
 
 
 class Model:
-    """Answers every request with `status`, and counts."""
+    """Answers its first `fails` requests with 500, and counts."""
 
     def __init__(self) -> None:
-        self.status = 500
+        self.fails = 0
         self.requests = 0
         self.url = ""
 
@@ -24,6 +24,7 @@ class Model:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         self.requests += 1
-        writer.write(f"HTTP/1.1 {self.status} X\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok".encode())
+        status = 500 if self.requests <= self.fails else 200
+        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok".encode())
         await writer.drain()
         writer.close()
