@@ -108,5 +108,15 @@ def every_cell() -> Iterator[Axes]:
 
 
 def left_out() -> dict[str, str]:
-    """Every cell that cannot exist, with its reason."""
-    return {axes.name: reason for axes in every_cell() if (reason := impossible(axes))}
+    """Every cell that cannot exist, with its reason; cells that differ in nothing the reason is about are one line."""
+    found: dict[tuple[str, str, str, str, str], int] = {}
+    for axes in every_cell():
+        reason = impossible(axes)
+        if reason:
+            by_cut = axes.cut in ("destination", "all") and "cut" in reason
+            key = (axes.fault, axes.twin, "any" if by_cut else axes.process, axes.cut if by_cut else "any", reason)
+            found[key] = found.get(key, 0) + 1
+    return {
+        f"{fault}.{twin}.{process}.{cut}.*.* ({count} cells)": reason
+        for (fault, twin, process, cut, reason), count in found.items()
+    }

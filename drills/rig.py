@@ -100,7 +100,7 @@ class Cell:
         self.name = spec.name
         self.account = spec.account
         self.task_queue = f"{run.run_id}-{spec.number}"
-        self.database = f"cell_{spec.number}"
+        self.database = f"{run.run_id}_{spec.number}"
         self.channel = f"page-{spec.number}"
         self.folder = run.folder / "cells" / str(spec.number)
         self.faults = Faults(run.stack.toxiproxy_url, f"{run.run_id}.{spec.number}", self._on_wire)

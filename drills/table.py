@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from temporalio.client import WorkflowFailureError
@@ -105,6 +105,7 @@ class PlannedCell:
     control: str | None = None
     expected_finding: str | None = None
     has_twin: bool = False
+    run_id: str = "planned"  # in every task id: two runs on one Temporal must never meet
 
     @property
     def name(self) -> str:
@@ -130,7 +131,11 @@ class PlannedCell:
 
     @property
     def task_key(self) -> str:
-        return f"cell-{self.number}"
+        return f"{self.run_id}-{self.number}"
+
+    @property
+    def probe_key(self) -> str:
+        return f"{self.task_key}-probe"
 
     @property
     def task_type(self) -> str:
@@ -182,7 +187,7 @@ def refund_payload(payment_id: str, amount_minor: int) -> dict[str, Any]:
 
 async def run_cell(run: Run, plan: PlannedCell) -> None:
     """Drive one cell. Raises nothing that belongs to the cell alone: it goes to the record."""
-    fault = None
+    plan, fault = replace(plan, run_id=run.run_id), None
     try:
         async with Cell(run, _spec(plan)) as cell:
             striking = plan.play.striking(cell)
@@ -276,7 +281,7 @@ async def _afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None
     )
     if plan.arm != "guarded":
         return
-    await probe(cell, f"probe-{plan.number}")
+    await probe(cell, plan.probe_key)
     await _task_ended(cell, plan)
     await quiet(cell, {operation.operation_id for operation in plan.operations()})
 
@@ -429,7 +434,7 @@ async def _export(cell: Cell, plan: PlannedCell) -> None:
     if plan.plain:
         await export_task(cell.run.temporal, cell.ledger, cell.run.writer, plan.name, plan.task_id)
         return
-    probes = {derive_operation_id(TENANT, f"{TENANT}/single/probe-{plan.number}", STEP, 0)}
+    probes = {derive_operation_id(TENANT, f"{TENANT}/single/{plan.probe_key}", STEP, 0)}
     await export_ledger(cell.ledger, cell.run.writer, plan.name, probes)
     await export_task(cell.run.temporal, cell.ledger, cell.run.writer, plan.name, plan.task_id)
 
