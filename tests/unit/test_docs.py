@@ -1,0 +1,44 @@
+"""The documents point at things that exist, and name commands that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+PATHS = re.compile(r"`((?:actonce|activities|workflows|drills|tests|docs)/[\w./-]*\w)`")
+
+
+def test_there_are_pages_to_check() -> None:
+    assert len(PAGES) > 20
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    targets = [
+        t for t in LINK.findall(page.read_text(encoding="utf-8")) if not t.startswith(("http:", "https:", "mailto:"))
+    ]
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_named_file_exists(page: Path) -> None:
+    named = {name.rstrip("/.") for name in PATHS.findall(page.read_text(encoding="utf-8"))}
+    missing = [
+        n for n in named if not ((ROOT / n).exists() or (ROOT / f"{n}.py").exists() or (ROOT / "actonce" / n).exists())
+    ]
+    assert missing == []
+
+
+def test_make_targets_in_the_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {
+        t
+        for page in PAGES
+        for t in re.findall(r"(?:`|^    |^)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert named and named <= targets
