@@ -11,6 +11,7 @@ What this does not close: bytes already written may still travel. That is what `
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import signal
@@ -21,6 +22,7 @@ from actonce.contracts import clocks
 from actonce.contracts.errors import LedgerUnavailable, SendFenced
 
 FENCE_FRESH_S = 0.05  # a commit this young is the fence itself; beyond it the ledger is asked again
+_ASK_SHARE = 0.7  # of what is left of a permit's life: how long the ledger may take to confirm it
 _TIMER_ABSTIME = 1
 _CLOCK_BOOTTIME = 7
 
@@ -94,7 +96,7 @@ class FreezeTimer:
 
 
 class Window:
-    """The armed window of one permit. Single use; `entered` tells whether a byte may have left."""
+    """The armed window of one permit, single use. `entered`: a byte may have left; `written`: all of them may have."""
 
     def __init__(
         self,
@@ -106,6 +108,9 @@ class Window:
     ) -> None:
         self.name = name
         self.entered = False
+        self.written = False
+        self._used = False
+        self._closed = False
         self._timer = timer
         self._deadline_s = deadline_s
         self._allowed_at_s = allowed_at_s
@@ -113,22 +118,33 @@ class Window:
 
     @contextlib.asynccontextmanager
     async def __call__(self) -> AsyncIterator[None]:
-        if self.entered:
+        if self._used:
             raise SendFenced(f"{self.name}: a permit is good for one send, this one is used; nothing more was sent")
+        self._used = True  # before anything is awaited: of two that enter side by side one is refused
         self._check_life()  # a process that merely is late is fenced, not killed
         self._timer.arm(self, self._deadline_s)
         try:
             await self._check()
+            if self._closed:
+                raise SendFenced(f"{self.name}: its send function has ended already; nothing was sent")
             self.entered = True
             yield
+            self.written = True
         finally:
             self._timer.disarm(self)
 
+    def close(self) -> None:
+        """The send function has ended: nothing that it left running may enter any more."""
+        self._used = self._closed = True
+
     async def _check(self) -> None:
-        if clocks.now_s() - self._allowed_at_s > FENCE_FRESH_S:
+        now_s = clocks.now_s()
+        if now_s - self._allowed_at_s > FENCE_FRESH_S:
             try:
-                await self._ask_ledger()
-            except LedgerUnavailable as error:
+                # A ledger that is slow fences this send; the timer is for a process that is frozen, and would kill.
+                async with asyncio.timeout((self._deadline_s - now_s) * _ASK_SHARE):
+                    await self._ask_ledger()
+            except (LedgerUnavailable, TimeoutError) as error:
                 raise SendFenced(f"{self.name}: the ledger cannot confirm the permit; nothing was sent") from error
         self._check_life()
 

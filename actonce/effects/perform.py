@@ -116,11 +116,16 @@ async def send_and_record(
         if clocks.now_s() >= asked_at_s + contract.timing.permit_lifetime_s:
             raise SendFenced(f"{call.operation_id}: the permit came after its life was over; nothing was sent")
         async with answer_deadline(give_up_s - clocks.now_s()):
-            receipt = await destination.send(call)
+            try:
+                receipt = await destination.send(call)
+            finally:
+                window.close()
         if not window.entered:
             raise Unknown(f"{call.operation_id}: the send function of {call.destination} never entered call.window()")
     except (NotSent, SendFenced) as error:
-        return await _lost(system, permit, "not_sent", error)
+        # A send function that tries twice: what its second try proves says nothing about the first.
+        first_left = window.written or (window.entered and isinstance(error, SendFenced))
+        return await _lost(system, permit, "unknown" if first_left else "not_sent", error)
     except NotAccepted as error:
         result = await _lost(system, permit, "not_accepted", error)
         return result.model_copy(update={"retry_in_s": error.retry_after_s, "reason": f"status {error.status}"})

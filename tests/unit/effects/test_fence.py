@@ -152,3 +152,13 @@ async def test_a_permit_is_good_for_one_send() -> None:
     with pytest.raises(SendFenced, match="one send"):
         async with gate():
             raise AssertionError("the window opened twice")
+
+
+async def test_a_slow_ledger_fences_the_send_and_kills_nobody() -> None:
+    """The timer is for a process that was frozen; one that only waits for the ledger must live."""
+    gate, _ = window(0.3, 2 * FENCE_FRESH_S)
+    gate._ask_ledger = lambda: asyncio.sleep(5)
+    with pytest.raises(SendFenced, match="cannot confirm"):
+        async with gate():
+            raise AssertionError("the window opened")
+    await asyncio.sleep(0.3)  # past the end of the permit's life: still here

@@ -1,0 +1,192 @@
+"""Destinations, send functions and routes that misbehave: no second send, nothing lost, nothing stuck in silence.
+
+The effects of one process against a real ledger; the destination is a function of the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from actonce.contracts.contract import Contract, Route, Timing, Unbounded, WritePath
+from actonce.contracts.errors import NotSent, Unknown
+from actonce.contracts.identity import OperationKey, derive_operation_id
+from actonce.contracts.messages import OperationRequest
+from actonce.contracts.verdict import Page, Receipt
+from actonce.destinations.base import Call, Destination, Lookup, Registry
+from actonce.effects.perform import perform
+from actonce.effects.system import System, register_contracts, this_process
+from actonce.ledger.migrate import migrate
+from actonce.ledger.store import Ledger
+
+# Seconds: as short as a permit can live with a slow transaction in it.
+TIMING = Timing(
+    connect_timeout_s=0.5,
+    write_timeout_s=0.5,
+    permit_lifetime_s=1.0,
+    send_deadline_s=1.0,
+    activity_timeout_s=1.1,
+    reconcile_after_s=1.2,
+    read_deadline_s=0.5,
+    read_again_s=0.1,
+    page_grace_s=0.2,
+)
+TO_THE_PAGE_S = 2.0  # reconcile-after, grace and a rest
+
+
+def contract(**more: Any) -> Contract:
+    declared: dict[str, Any] = {
+        "name": "odd",
+        "version": 1,
+        "actions": {"do"},
+        "account": "acct",
+        "object_kind": "thing",
+        "business_fields": ("amount",),
+        "late_arrival": Unbounded(),
+        "completion": "receipt",
+        "write": WritePath(network="write", store="primary", credential="write"),
+        "routes": (Route(name="list", kind="list", network="list", store="list", credential="list", lag_s=0),),
+        "timing": TIMING,
+        "processing_bound_s": 0,
+        "clock_skew_s": 0.05,
+    }
+    return Contract.model_validate(declared | more)
+
+
+async def shows_nothing(_look: Lookup, _cursor: str | None) -> Page:
+    return Page()
+
+
+async def answer_lost(call: Call) -> Receipt:
+    async with call.window():
+        pass
+    raise Unknown("the answer was lost")
+
+
+def request(number: int = 1, **more: Any) -> OperationRequest:
+    values: dict[str, Any] = {
+        "tenant": "t",
+        "task_id": f"t/odd/{number}",
+        "step": "only",
+        "destination": "odd",
+        "action": "do",
+        "payload": {"amount": 1},
+    }
+    return OperationRequest.model_validate(values | more)
+
+
+def key_of(asked: OperationRequest) -> OperationKey:
+    operation_id = derive_operation_id(asked.tenant, asked.task_id, asked.step, asked.iteration)
+    return OperationKey(asked.tenant, asked.destination, asked.action, operation_id)
+
+
+class Deployment:
+    """One ledger; a `process` for each set of functions and contract that works on it."""
+
+    def __init__(self, dsn: str, cleanup: AsyncExitStack) -> None:
+        self.dsn = dsn
+        self._cleanup = cleanup
+
+    async def process(
+        self,
+        send: Callable[[Call], Awaitable[Receipt]] = answer_lost,
+        of: Contract | None = None,
+        read: Callable[[Lookup, str | None], Awaitable[Page]] = shows_nothing,
+        **functions: Any,
+    ) -> System:
+        used = of or contract()
+        destination = Destination(used, send=send, routes={r.name: read for r in used.routes}, **functions)
+        ledger = await self._cleanup.enter_async_context(Ledger(self.dsn))
+        system = System(ledger, Registry([destination]), this_process())
+        await register_contracts(ledger, system.registry)
+        self._cleanup.push_async_callback(system.drain, 0.0)
+        return system
+
+    async def rows(self, table: str) -> list[dict[str, Any]]:
+        query = sql.SQL("SELECT * FROM actonce.{}").format(sql.Identifier(table))
+        async with await psycopg.AsyncConnection.connect(self.dsn, row_factory=dict_row) as link:
+            return await (await link.execute(query)).fetchall()
+
+
+@pytest_asyncio.fixture
+async def deployment(fresh_dsn: str) -> AsyncIterator[Deployment]:
+    migrate(fresh_dsn)
+    async with AsyncExitStack() as cleanup:
+        yield Deployment(fresh_dsn, cleanup)
+
+
+# a send function that misuses its window -------------------------------------------------------------------------
+
+
+async def tries_twice(call: Call) -> None:
+    async with call.window():
+        pass
+    async with call.window():
+        raise AssertionError("the window opened twice")
+
+
+async def tries_twice_and_finds_nobody_the_second_time(call: Call) -> None:
+    async with call.window():
+        pass
+    raise NotSent("nobody listens any more")
+
+
+@pytest.mark.parametrize("misuse", [tries_twice, tries_twice_and_finds_nobody_the_second_time])
+async def test_what_a_second_try_proves_says_nothing_about_the_first(
+    deployment: Deployment, misuse: Callable[[Call], Awaitable[None]]
+) -> None:
+    sends = itertools.count(1)
+
+    async def send(call: Call) -> Receipt:
+        next(sends)
+        await misuse(call)
+        raise AssertionError("not reached")
+
+    system = await deployment.process(send)
+    assert [(await perform(system, request())).status for _ in range(2)] == ["unknown", "unknown"]
+    assert next(sends) == 2, "the first request may have had its effect, and another one was sent"
+
+
+async def test_of_two_sends_side_by_side_one_is_refused(deployment: Deployment) -> None:
+    inside: list[int] = []
+
+    async def send(call: Call) -> Receipt:
+        await asyncio.sleep(0.1)  # older than a fresh permit: the ledger is asked, which takes a moment
+
+        async def one(number: int) -> None:
+            async with call.window():
+                inside.append(number)
+
+        await asyncio.gather(one(1), one(2), return_exceptions=True)
+        raise Unknown("the answer was lost")
+
+    await perform(await deployment.process(send), request())
+    assert len(inside) == 1
+
+
+async def test_what_a_send_function_left_running_sends_nothing(deployment: Deployment) -> None:
+    left: list[asyncio.Task[None]] = []
+    inside: list[str] = []
+
+    async def later(call: Call) -> None:
+        await asyncio.sleep(0.01)
+        async with call.window():
+            inside.append("sent")
+
+    async def send(call: Call) -> Receipt:
+        left.append(asyncio.create_task(later(call)))
+        raise NotSent("no connection")
+
+    system = await deployment.process(send)
+    assert (await perform(system, request())).status == "ready"
+    await asyncio.gather(*left, return_exceptions=True)
+    assert inside == []
