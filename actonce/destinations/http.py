@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
@@ -63,8 +64,12 @@ class Answer:
         return code if isinstance(code, str) else None
 
 
-def http_client(*, keep_alive: bool = True, connections_max: int = 100) -> httpx.AsyncClient:
-    """Return a client that does nothing on its own: no retry, no redirect, no proxy from the environment."""
+def http_client(*, keep_alive: bool = False, connections_max: int = 100) -> httpx.AsyncClient:
+    """Return a client that does nothing on its own: no retry, no redirect, no proxy from the environment.
+
+    Every request has a connection of its own. `keep_alive` saves the handshake, and trusts the other end never to
+    write one answer too many: on a connection that is used again, that answer is taken for the next request's.
+    """
     limits = httpx.Limits(
         max_connections=connections_max, max_keepalive_connections=connections_max if keep_alive else 0
     )
@@ -145,8 +150,21 @@ async def http_send(
 
 
 def _lost(name: str, why: Exception | str) -> str:
-    fact = why if isinstance(why, str) else f"{type(why).__name__}: {why}".rstrip(": ")
+    fact = why if isinstance(why, str) else _named(why)
     return f"Outcome of {name} is unknown: {fact}. Reconcile; do not resend."
+
+
+def _named(error: Exception) -> str:
+    """An error in words that may be kept. A protocol error quotes headers, ours (a credential) or theirs: not it."""
+    if isinstance(error, httpx.ProtocolError):
+        return type(error).__name__
+    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def _address(url: str) -> str:
+    """The URL without what may be secret in it: login, query, fragment."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 class _TooLarge(Exception):
@@ -239,17 +257,18 @@ async def http_read(
 
     `url` is named in errors without its query: a route's address is no secret, what is asked may be.
     """
+    asked = f"{method} {_address(url)}"
     query = httpx.QueryParams(list(params)) if params else None
     request = client.build_request(method, url, params=query, headers=headers, json=json, timeout=deadline_s)
     try:
         async with asyncio.timeout(deadline_s):
             answer = await _exchange(client, request, PAGE_BYTES_MAX)
     except TimeoutError as error:
-        raise RouteUnavailable(f"{method} {url}: no answer within {deadline_s} s") from error
+        raise RouteUnavailable(f"{asked}: no answer within {deadline_s} s") from error
     except (httpx.HTTPError, _TooLarge) as error:
-        raise RouteUnavailable(f"{method} {url}: {type(error).__name__}: {error}") from error
+        raise RouteUnavailable(f"{asked}: {_named(error)}") from error
     if answer.status not in ok:
-        raise RouteUnavailable(f"{method} {url}: status {answer.status} {answer.code or ''}".rstrip())
+        raise RouteUnavailable(f"{asked}: status {answer.status} {answer.code or ''}".rstrip())
     if not isinstance(answer.json, (dict, list)):
-        raise RouteUnavailable(f"{method} {url}: status {answer.status} with a body that is no JSON object or list")
+        raise RouteUnavailable(f"{asked}: status {answer.status} with a body that is no JSON object or list")
     return answer

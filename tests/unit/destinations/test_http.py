@@ -249,3 +249,34 @@ async def test_a_route_that_answers_nonsense_is_unavailable() -> None:
         with pytest.raises(RouteUnavailable, match="no answer") as raised:
             await http_read(client, server.url, headers={}, deadline_s=0.2, params=[("marker", "secret-ish")])
         assert "secret-ish" not in str(raised.value)
+
+
+async def test_an_answer_too_many_is_not_taken_for_the_next_requests() -> None:
+    once = APPLIED + b'{"id": "x"}'
+    async with raw(once + once.replace(b"x", b"y"), close=False) as server, http_client() as client:
+        answers = [
+            await http_send(client, make_call(CONTRACT), CONTRACT, "POST", server.url, json={}, headers={})
+            for _ in range(2)
+        ]
+    assert [a.json for a in answers] == [{"id": "x"}] * 2
+    assert len(server.received) == 2
+
+
+async def test_no_credential_in_an_error() -> None:
+    """A token read with its newline: h11 refuses the header, and quotes it."""
+    token = {"Authorization": "Bearer s3cret\n"}
+    async with raw(APPLIED) as server, http_client() as client:
+        with pytest.raises(Unknown) as sent:
+            await http_send(client, make_call(CONTRACT), CONTRACT, "POST", server.url, json={}, headers=token)
+        for url in (server.url, f"{server.url}?token=s3cret", server.url.replace("//", "//me:s3cret@")):
+            with pytest.raises(RouteUnavailable) as read:
+                await http_read(client, url, headers=token, deadline_s=1)
+            assert "s3cret" not in str(read.value)
+    assert "s3cret" not in str(sent.value)
+
+
+async def test_no_header_of_an_answer_in_an_error() -> None:
+    async with raw(b"HTTP/1.1 200 OK\r\nSet-Cookie s3cret\r\n\r\n") as server:
+        with pytest.raises(Unknown) as lost:
+            await send(server.url, make_call(CONTRACT))
+    assert "s3cret" not in str(lost.value)
