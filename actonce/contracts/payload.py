@@ -9,6 +9,7 @@ JSON converter and PostgreSQL's JSONB, which both keep what is allowed here.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,25 @@ def payload_digest(*, tool: str, destination: str, action: str, account: str, fi
             "store the document and pass a reference with its digest"
         )
     return f"{DIGEST_VERSION}:{hashlib.sha256(canonical).hexdigest()}"
+
+
+def check_storable(value: Any, path: str) -> None:
+    """Refuse what the ledger cannot keep exactly, wherever it is. Raises PayloadError; nothing is sent then.
+
+    The digest covers the business fields only; the ledger keeps everything that is asked.
+    """
+    if isinstance(value, str):
+        if "\x00" in value or any("\ud800" <= c <= "\udfff" for c in value):
+            raise PayloadError(f"{path} contains NUL or half a surrogate pair, which the ledger cannot keep")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise PayloadError(f"{path} = {value!r} is no number that JSON can carry")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            check_storable(key, f"{path} key")
+            check_storable(item, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            check_storable(item, f"{path}[{index}]")
 
 
 def _check(value: Any, path: str, depth: int) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 
 class _Frozen(BaseModel):
@@ -60,7 +60,7 @@ class Row(_Frozen):
     by_us: bool  # its author is our principal
     digest: str | None  # recomputed from its business fields, or the embedded one
     state: str | None = None
-    committed_at: datetime | None = None
+    committed_at: AwareDatetime | None = None
 
 
 class Page(_Frozen):
@@ -70,7 +70,7 @@ class Page(_Frozen):
     rows_received: int = 0  # all rows on this page, also those that carry no marker
     declared_total: int | None = None
     next_cursor: str | None = None
-    as_of: datetime | None = None  # the route's own position: everything committed until then is in it
+    as_of: AwareDatetime | None = None  # the route's own position: everything committed until then is in it
 
 
 class Reading(_Frozen):
@@ -95,7 +95,7 @@ class Receipt(_Frozen):
 
     object_id: str
     digest: str | None = None
-    at: datetime | None = None
+    at: AwareDatetime | None = None
     source: str = "acknowledgement"  # or "route:<name>", "operator"
     detail: dict[str, Any] = {}
 

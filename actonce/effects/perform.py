@@ -34,6 +34,7 @@ from actonce.contracts.errors import (
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.lifecycle import State
 from actonce.contracts.messages import IssueResult, IssueStatus, OperationRequest
+from actonce.contracts.payload import check_storable
 from actonce.contracts.verdict import Reason, Receipt
 from actonce.destinations.base import Call, Destination, _current, answer_deadline
 from actonce.effects.fence import Window
@@ -47,6 +48,7 @@ _RECORD_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0)  # then every 2 s, for as long as th
 
 def intent_of(request: OperationRequest, contract: Contract) -> Intent:
     """Derive everything durable from a request. Raises PayloadError or KeyNotMappable before any call."""
+    check_storable(request.model_dump(), "request")
     operation_id = derive_operation_id(request.tenant, request.task_id, request.step, request.iteration)
     digest = contract.digest_of(request.action, request.payload)
     return Intent(

@@ -54,7 +54,7 @@ async def acknowledge(ledger: Ledger, permit: Permit, receipt: Receipt, contract
                 "attempt": permit.attempt,
                 "nonce": permit.nonce,
                 "object_id": receipt.object_id,
-                "receipt": Jsonb(receipt.model_dump(mode="json")),
+                "receipt": Jsonb(receipt.model_dump(mode="json", fallback=str)),
                 "state": operation.state.value,
                 "contradicts": why is not None,
             },
@@ -147,7 +147,7 @@ async def _accept(
     columns: dict[str, object] = {"object_id": receipt.object_id, "reason": None, "words": None}
     columns |= {"acknowledged_at": operation.acknowledged_at or now}
     if completes and operation.state is not State.COMMITTED:
-        columns |= {"completion": contract.completion, "receipt": receipt.model_dump(mode="json")}
+        columns |= {"completion": contract.completion, "receipt": receipt.model_dump(mode="json", fallback=str)}
         columns |= {"committed_at": operation.committed_at or receipt.at or now}
     moved = await move(connection, operation, event, **columns)
     if operation.state is State.HELD:

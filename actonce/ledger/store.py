@@ -7,6 +7,8 @@ that did not answer. Times are the ledger's own (`clock_timestamp()`), so that h
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from uuid import UUID
 import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.rows import DictRow, dict_row
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Jsonb, set_json_dumps
+from psycopg.types.string import StrDumperUnknown
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from actonce.contracts import clocks
@@ -29,6 +32,33 @@ from actonce.contracts.lifecycle import FINAL, Event, State, next_state
 LEDGER_DEADLINE_S = 4.0  # one transaction; longer than a slow fsync, shorter than a heartbeat budget of a held task
 
 Connection = AsyncConnection[DictRow]
+_NOT_STORABLE = str.maketrans({"\x00": "\ufffd", **{chr(c): "\ufffd" for c in range(0xD800, 0xE000)}})
+
+
+def storable(value: Any) -> Any:
+    """What PostgreSQL can keep of a value: a destination may say NUL, half a character or NaN, and must be heard.
+
+    What is asked is refused instead where it is not storable (`contracts.payload.check_storable`).
+    """
+    if isinstance(value, str):
+        return value.translate(_NOT_STORABLE)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {storable(k): storable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [storable(v) for v in value]
+    return value
+
+
+class _Text(StrDumperUnknown):
+    def dump(self, obj: str) -> Any:
+        return super().dump(storable(obj))
+
+
+async def _configure(connection: Connection) -> None:
+    connection.adapters.register_dumper(str, _Text)
+    set_json_dumps(lambda value: json.dumps(storable(value)), connection)
 
 
 @dataclass(frozen=True)
@@ -123,6 +153,7 @@ class Ledger:
             timeout=deadline_s,
             reconnect_timeout=0.0,  # try again at the next request, not in the background until a give-up time
             open=False,
+            configure=_configure,
             check=None,
         )
 
@@ -146,6 +177,7 @@ class Ledger:
         except (
             psycopg.OperationalError,
             psycopg.InterfaceError,
+            psycopg.InternalError,  # among them: read-only, in the middle of a failover
             PoolTimeout,
             PoolClosed,
             TimeoutError,

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -17,13 +18,14 @@ import pytest_asyncio
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from actonce.contracts.contract import Contract, Route, Timing, Unbounded, WritePath
-from actonce.contracts.errors import NotSent, Unknown
+from actonce.contracts.contract import Bounded, Contract, Route, Timing, Unbounded, WritePath
+from actonce.contracts.errors import NotSent, PayloadError, RouteUnavailable, Unknown
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.messages import OperationRequest
 from actonce.contracts.verdict import Page, Receipt
 from actonce.destinations.base import Call, Destination, Lookup, Registry
 from actonce.effects.perform import perform
+from actonce.effects.reconcile import settle_step
 from actonce.effects.system import System, register_contracts, this_process
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
@@ -190,3 +192,84 @@ async def test_what_a_send_function_left_running_sends_nothing(deployment: Deplo
     assert (await perform(system, request())).status == "ready"
     await asyncio.gather(*left, return_exceptions=True)
     assert inside == []
+
+
+# what no ledger can keep -----------------------------------------------------------------------------------------
+
+ODD = "a\x00b\ud800c"  # NUL, and half a surrogate pair: JSON may carry both
+
+
+async def test_acknowledgement_is_recorded_whatever_it_is_made_of(deployment: Deployment) -> None:
+    async def send(call: Call) -> Receipt:
+        async with call.window():
+            pass
+        return Receipt(object_id=ODD, detail={ODD: [ODD, float("nan"), float("inf"), object()]})
+
+    result = await perform(await deployment.process(send), request())
+    assert (result.status, result.object_id) == ("committed", "a\ufffdb\ufffdc")
+    assert [a["object_id"] for a in await deployment.rows("acknowledgement")] == ["a\ufffdb\ufffdc"]
+
+
+async def test_loss_in_odd_words_is_recorded_and_an_odd_route_is_held(deployment: Deployment) -> None:
+    async def send(call: Call) -> Receipt:
+        async with call.window():
+            pass
+        raise Unknown(ODD)
+
+    async def read(look: Lookup, _cursor: str | None) -> Page:
+        raise RouteUnavailable(ODD)
+
+    system = await deployment.process(send, read=read)
+    assert (await perform(system, request())).status == "unknown"
+    await asyncio.sleep(TO_THE_PAGE_S)
+    assert (await settle_step(system, key_of(request()))).next == "hold"
+    assert len(await deployment.rows("page")) == 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"payload": {"amount": 1, "note": ODD}}, {"payload": {"amount": 1, "note": float("nan")}}, {"natural_key": ODD}],
+)
+async def test_what_is_asked_is_kept_exactly_or_refused(deployment: Deployment, asked: dict[str, Any]) -> None:
+    with pytest.raises(PayloadError):
+        await perform(await deployment.process(), request(**asked))
+
+
+async def test_route_with_times_of_no_zone_is_unavailable_and_held(deployment: Deployment) -> None:
+    async def read(look: Lookup, _cursor: str | None) -> Page:
+        return Page(as_of=datetime(2026, 1, 1))
+
+    bounded = contract(late_arrival=Bounded(transit_s=0.1, enforced_by="the test"))
+    system = await deployment.process(of=bounded, read=read)
+    await perform(system, request())
+    await asyncio.sleep(TO_THE_PAGE_S)
+    seen = await settle_step(system, key_of(request()))
+    assert (seen.next, seen.reason) == ("hold", "route_unavailable")
+
+
+async def test_acknowledgement_outlasts_a_ledger_that_is_read_only(deployment: Deployment) -> None:
+    """A failover: for a while the address leads to a server that refuses to write."""
+    database = sql.Identifier(deployment.dsn.rsplit("/", 1)[1])
+
+    async def read_only(value: str) -> None:
+        async with await psycopg.AsyncConnection.connect(deployment.dsn, autocommit=True) as link:
+            await link.execute("SET default_transaction_read_only = off")
+            await link.execute(
+                sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = {}").format(database, sql.SQL(value))
+            )
+            await link.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+    async def send(call: Call) -> Receipt:
+        async with call.window():
+            pass
+        await read_only("on")
+        return Receipt(object_id="x")
+
+    performing = asyncio.create_task(perform(await deployment.process(send), request()))
+    await asyncio.sleep(1.0)
+    assert not performing.done()
+    await read_only("off")
+    assert (await performing).status == "committed"
