@@ -7,9 +7,9 @@ acted on and is kept as a note. Times are the ledger's own, in UTC.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, LiteralString
 
@@ -37,30 +37,36 @@ _QUERIES: dict[str, LiteralString] = {
 _VARIABLE = re.compile(r"op1_[a-z2-7]{32}|\d+(?:[.:]\d+)*")
 
 
-@dataclass
 class LedgerReader:
-    """Reads one cell's ledger."""
+    """Reads one cell's ledger over one connection of its own, opened when it is first needed."""
 
-    dsn: str
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._link: psycopg.AsyncConnection[Row] | None = None
+        self._turn = asyncio.Lock()
+
+    async def _ask(self, query: LiteralString, *values: Any) -> list[Row]:
+        async with self._turn:
+            if self._link is None or self._link.closed:
+                self._link = await psycopg.AsyncConnection.connect(self.dsn, row_factory=dict_row, autocommit=True)
+            cursor = await self._link.execute(query, values)
+            return await cursor.fetchall()
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        async with self._turn:
+            if self._link is not None:
+                await self._link.close()
+                self._link = None
 
     async def rows(self, table: str) -> list[Row]:
         """All rows of one table."""
-        async with await psycopg.AsyncConnection.connect(self.dsn, row_factory=dict_row, autocommit=True) as link:
-            cursor = await link.execute(_QUERIES[table])
-            return await cursor.fetchall()
+        return await self._ask(_QUERIES[table])
 
     async def operation(self, operation_id: str) -> Row | None:
         """The row of one operation, None while there is none."""
-        async with await psycopg.AsyncConnection.connect(self.dsn, row_factory=dict_row, autocommit=True) as link:
-            cursor = await link.execute("SELECT * FROM actonce.operation WHERE operation_id = %s", (operation_id,))
-            return await cursor.fetchone()
-
-    async def owner_pid(self, operation_id: str, attempt: int = 1) -> int | None:
-        """Which process holds (held) the permit of an attempt."""
-        for row in await self.rows("attempt"):
-            if row["operation_id"] == operation_id and row["attempt"] == attempt:
-                return int(row["owner"]["pid"])
-        return None
+        found = await self._ask("SELECT * FROM actonce.operation WHERE operation_id = %s", operation_id)
+        return found[0] if found else None
 
 
 def utc(value: datetime | None) -> str | None:

@@ -323,15 +323,20 @@ class TerminatedForGood(Special):
 
 
 class StartedAgain(Special):
-    """The workflow is terminated and started again under its id while its first send is committed and unanswered."""
+    """The workflow is terminated and started again under its id while its first send is committed and unanswered and
+    its owner stands still, so that nobody takes the permit back."""
 
-    proof = ("request_arrived", "effect_committed")
+    proof = ("request_arrived", "effect_committed", "signal_delivered", "process_frozen")
+    signals = ("SIGSTOP", "SIGCONT")
+    frozen_min_s = 0.0
 
     async def prepare(self) -> None:
         self.latch = await self.cell.run.world.latch(self.cell.account, "committed")
 
     async def strike(self, operation_id: str) -> None:
         await self.cell.run.world.wait_latch(self.cell.account, self.latch, wait_s=POINT_S)
+        owner = self.cell.owner_of(self.cell.write.sent(operation_id)[0])
+        await owner.stop()
         row = await self.row(operation_id, lambda row: True, "on record", POINT_S)
         handle = self.cell.run.temporal.get_workflow_handle(row["task_id"])
         first = await handle.fetch_history()
@@ -351,6 +356,7 @@ class StartedAgain(Special):
             return "actonce.reconcile.v1" in names
 
         await eventually(issued_again, within_s=POINT_S, what=f"{self.cell.name}: the new run issued", every_s=0.2)
+        await self.go_on(owner)
         await self.cell.run.world.release(self.cell.account, self.latch)
 
 

@@ -201,6 +201,7 @@ class Cell:
             for seen in tap.exchanges:
                 self._record_exchange(seen)
         await self.faults.close()
+        await self.ledger.close()
 
     def _record_exchange(self, seen: Exchange) -> None:
         self.run.writer.append(
@@ -258,6 +259,7 @@ class Cell:
             "ACTONCE_WORLD": str(world),
             "ACTONCE_RUN_ID": self.run.run_id,
             "ACTONCE_ENTRY_PORT": "0",
+            "ACTONCE_PROBE_EVERY_S": "3" if self.spec.entry else "600",  # nobody looks at a page that no entry serves
             "ACTONCE_DRILL_STOP_FILE": str(self.folder / "stopped"),
             "ACTONCE_PAGE_URLS": self.run.sink.url(self.channel),
             "TEMPORAL_ADDRESS": f"{temporal.host}:{temporal.port}",

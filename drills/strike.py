@@ -29,6 +29,7 @@ from drills.rig import READS, Cell, Invalid
 POINT_S = 45.0  # until the operation is in flight; workers of 10 cells start at once on two cores
 ENDED_S = 20.0  # until the caller's connection ends; its send deadline is 3 s
 CUT_S = 2.5  # longer than the heartbeat timeout (2 s), so that Temporal notices; over before reconcile-after (6 s)
+HELD_AT_TAP_S = 60.0
 PERMIT_S = 3.0  # how long a permit lives in the sandbox's contract
 THAW_LATER_S = 0.3  # past not_after by more than the declared clock skew (0.1 s)
 
@@ -77,6 +78,9 @@ def modes_of(axes: Axes) -> dict[str, Any]:
     modes: dict[str, Any] = {"routes": route_modes(axes.routes)}
     if axes.routes in ("masked", "all_but_one_down", "all_down"):
         modes["revoked"] = {"probe": "403"}  # the reference probe is a route too
+    if not axes.committed_first and not axes.arrives_late:
+        # The tap holds the request for a moment; that must not be for the sandbox's ingress to end (1 s).
+        modes["request_read_timeout_s"] = HELD_AT_TAP_S
     answer = answer_mode(axes)
     return modes if answer is None else {**modes, "answer": answer}
 

@@ -12,6 +12,7 @@ from typing import Any
 from drills import deciding, plays
 from drills.cells import Axes
 from drills.reference import Expected
+from drills.strike import HELD_AT_TAP_S
 from drills.table import Play, table_play
 
 # An owner that stands still must not be past its permit's life when it goes on. What it holds up besides its send is
@@ -210,6 +211,7 @@ PROTOCOL: list[Play] = [
         "killed-before-the-destination-accepts",
         plays.KilledBeforeAccept,
         _committed("trap 3: what was written before SIGKILL still arrives"),
+        modes={"request_read_timeout_s": HELD_AT_TAP_S},
     ),
     *(
         _from_table("protocol-03", f"held-past-the-verdict-{late}", Axes(fault=HELD, twin=LOST, late_arrival=late))

@@ -11,6 +11,7 @@ from drills.catalog import Job, Options, Plan
 from drills.plays import Special
 from drills.reference import Expected
 from drills.refunding import RefundCell
+from drills.strike import HELD_AT_TAP_S
 from drills.table import Play, run_cell
 
 SETTINGS = {"destinations": ["payments", "tickets", "mail"]}
@@ -31,6 +32,7 @@ def _play(
         expected=Expected(done, done, (1, 1), False, why),
         striking=kind,
         planned_fault=kind.planned,
+        modes={"request_read_timeout_s": HELD_AT_TAP_S},
         settings=SETTINGS,
         entry=True,
         twin=other,
