@@ -27,15 +27,17 @@ def late_bound_s(contract: Contract) -> float | None:
 def may_commit_until(contract: Contract, attempts: Sequence[AttemptFact]) -> tuple[datetime | None, bool]:
     """Return (T, unbounded) over all attempts and epochs that may have sent.
 
-    (None, False) means nothing was sent that could still commit.
+    (None, False) means nothing was sent that could still commit. The contract may have changed since an attempt was
+    sent: the longer of what was promised then and what is promised now counts.
     """
     live = [a for a in attempts if not a.provably_not_sent]
     if not live:
         return None, False
     bound_s = late_bound_s(contract)
-    if bound_s is None:
+    if bound_s is None or any(a.unbounded for a in live):
         return None, True
-    return max(a.not_after for a in live) + timedelta(seconds=bound_s), False
+    now = max(a.not_after for a in live) + timedelta(seconds=bound_s)
+    return max([now, *(a.until for a in live if a.until is not None)]), False
 
 
 def reconcile_at(contract: Contract, attempts: Sequence[AttemptFact]) -> datetime | None:

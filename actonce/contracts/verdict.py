@@ -109,6 +109,10 @@ class AttemptFact(_Frozen):
     issued_at: datetime
     not_after: datetime
     provably_not_sent: bool = False  # fenced, or a typed not-sent / not-accepted record
+    # What the contract promised when it was sent; a later version binds no request that is on its way.
+    until: datetime | None = None  # T of this attempt
+    unbounded: bool = False
+    key_kept_until: datetime | None = None  # None: its key was not registered on arrival
 
 
 class Facts(_Frozen):

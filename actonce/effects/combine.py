@@ -40,7 +40,7 @@ def combine(contract: Contract, facts: Facts, readings: Sequence[Reading], now: 
         "unbounded": unbounded,
     }
     if found.conflicts:
-        words = f"the destination holds our key with another payload: {', '.join(found.conflicts)}"
+        words = f"the destination holds something else than was asked: {', '.join(found.conflicts)}"
         return Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.PAYLOAD_CONFLICT, words=words, page=True, **common)
     if len(found.matches) > 1:
         words = f"{len(found.matches)} objects carry our key and digest: {', '.join(sorted(found.matches))}"
@@ -71,6 +71,8 @@ def find(facts: Facts, readings: Sequence[Reading]) -> _Found:
             ours = row.own_field and row.by_us and row.account == facts.account and row.kind == facts.object_kind
             if not ours:
                 foreign.append(label)
+            elif row.marker not in (*facts.keys, facts.operation_id):
+                conflicts.append(f"{label} was acknowledged to us and carries the key {row.marker}")
             elif row.digest is None:
                 unproven.append(label)
             elif row.digest != facts.digest:

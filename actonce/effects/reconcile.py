@@ -60,7 +60,7 @@ async def _reconcile_once(system: System, destination: Destination, key: Operati
     clock = await system.ledger.clock()
     readings = await read_all(destination, case, clock)
     verdict = rule.combine(contract, case.facts, readings, clock.now())
-    if verdict.page and may_still_settle(contract, case, verdict, clock.now()):
+    if verdict.page and may_still_settle(destination, case, verdict, clock.now()):
         verdict = verdict.model_copy(update={"page": False})
     operation = await verdicts.record_verdict(system.ledger, case, verdict, readings, contract)
     if resend_allowed(contract, case, verdict, operation, clock.now()):
@@ -69,7 +69,7 @@ async def _reconcile_once(system: System, destination: Destination, key: Operati
     return _result(destination, case, operation, verdict, clock)
 
 
-def may_still_settle(contract: Contract, case: Case, verdict: Verdict, now: datetime) -> bool:
+def may_still_settle(destination: Destination, case: Case, verdict: Verdict, now: datetime) -> bool:
     """Is a step that could settle it still untried, or just tried? Then nobody is called yet.
 
     After an outage the first reading comes past the bound at which a person is paged. The beacon, the cancel or the
@@ -77,10 +77,13 @@ def may_still_settle(contract: Contract, case: Case, verdict: Verdict, now: date
     """
     if verdict.reason in AT_ONCE or (verdict.reason is Reason.LOOK_ALIKE and verdict.unbounded):
         return False
+    contract = destination.contract
     if resend_allowed(contract, case, verdict, case.operation, now):
         return True
     until, _ = bounds.may_commit_until(contract, case.facts.attempts)
-    if contract.late_arrival.kind == "cancel_by_key" and case.facts.acknowledged_object_id is None:
+    if probe_is_due(destination, case):
+        tried_at = case.probe_wanted_at
+    elif contract.late_arrival.kind == "cancel_by_key" and case.facts.acknowledged_object_id is None:
         tried_at = case.cancel_wanted_at
     elif contract.has_beacon and until is not None:
         tried_at = case.beacon_wanted_since(until)
@@ -102,9 +105,13 @@ def resend_allowed(contract: Contract, case: Case, verdict: Verdict, operation: 
     owner_is_done = now > operation.not_after + timedelta(seconds=2 * contract.clock_skew_s)
     kept_s = contract.keys.retention_s - contract.keys.margin_s
     life_s = contract.timing.permit_lifetime_s + 2 * contract.clock_skew_s
-    kept = now + timedelta(seconds=life_s) < operation.issued_at + timedelta(seconds=kept_s)
-    sent = sum(not a.provably_not_sent for a in case.facts.attempts)
-    return owner_is_done and kept and sent < contract.attempts_max
+    sent = [a for a in case.facts.attempts if not a.provably_not_sent]
+    promised = [a.key_kept_until for a in sent if a.key_kept_until is not None]
+    if len(promised) < len(sent):
+        return False  # sent under a contract that registered no key on arrival: it may have carried none
+    kept_until = min([operation.issued_at + timedelta(seconds=kept_s), *promised])
+    kept = now + timedelta(seconds=life_s) < kept_until
+    return owner_is_done and kept and len(sent) < contract.attempts_max
 
 
 def _settled(case: Case, contract: Contract) -> ReconcileResult:
@@ -135,6 +142,12 @@ def _result(
     )
 
 
+def probe_is_due(destination: Destination, case: Case) -> bool:
+    """An acknowledgement named an object, no route shows it, and nobody has asked the object itself yet."""
+    named = case.facts.acknowledged_object_id
+    return destination.probe is not None and named is not None and named not in case.probes
+
+
 def next_step(destination: Destination, case: Case, operation: Operation, now: datetime) -> NextStep:
     """What the guard or the watcher does next about an operation that was just read."""
     contract = destination.contract
@@ -144,9 +157,9 @@ def next_step(destination: Destination, case: Case, operation: Operation, now: d
         return "issue"
     if operation.state is State.HELD:
         return "hold"
-    named = case.facts.acknowledged_object_id
-    if destination.probe is not None and named is not None and named not in case.probes:
+    if probe_is_due(destination, case):
         return "probe"
+    named = case.facts.acknowledged_object_id
     floor = bounds.reconcile_at(contract, case.facts.attempts)
     cancels = contract.late_arrival.kind == "cancel_by_key" and named is None
     if cancels and not case.facts.key_cancelled and floor is not None and now >= floor:

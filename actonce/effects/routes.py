@@ -18,6 +18,7 @@ from actonce.ledger.store import LedgerClock
 from actonce.ledger.verdicts import Case
 
 _PAGES_MAX = 10_000  # one million rows at 100 a page; a longer list has no place in a recovery path
+_READING_S = 40.0  # one route to its end; a list without an end must not outlast the activity that reads it
 _ONE_BY_ONE = ("by_id", "search")  # asked for each marker; lists and logs show all of them in one pass
 
 
@@ -55,14 +56,14 @@ async def read_route(route: Route, read: RouteFn, lookup: Lookup, case: Case, cl
     pages: list[Page] = []
     ended = True
     error: str | None = None
-    for question in questions:
-        try:
-            got, ended_here = await _read_pages(read, question)
-        except Exception as problem:  # whatever a route function raises, the route gave no answer
-            error = f"{type(problem).__name__}: {problem}"[:500]
-            break
-        pages += got
-        ended = ended and ended_here
+    try:
+        async with asyncio.timeout(_READING_S):
+            for question in questions:
+                got, ended_here = await _read_pages(read, question)
+                pages += got
+                ended = ended and ended_here
+    except Exception as problem:  # whatever a route function raises, the route gave no answer
+        error = f"{type(problem).__name__}: {problem}"[:500]
     status = "unavailable" if error else "read" if ended else "looping"
     return _reading(route, pages, case, status=status, error=error, started_at=started_at, finished_at=clock.now())
 

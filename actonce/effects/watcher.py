@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from actonce.contracts.contract import Contract
-from actonce.contracts.errors import ActonceError, LedgerUnavailable
+from actonce.contracts.errors import ActonceError, LedgerError, LedgerUnavailable
 from actonce.contracts.lifecycle import State
 from actonce.contracts.verdict import Reading
 from actonce.effects import combine as rule
@@ -31,14 +31,17 @@ class WatchSettings:
     idle_s: float = 10.0  # nobody has read it for this long: nobody else is at work
     held_again_s: float = 30.0  # how often a held operation is read for late evidence
     orphaned_after_s: float = 120.0  # a ready operation with earlier permits, and nobody took the next one
+    give_up_s: float = 60.0  # past its bound: what cannot even be read (a defect, no contract here) is held or paged
 
 
 async def watch_once(system: System, settings: WatchSettings = WatchSettings()) -> dict[str, int]:
     """One pass. Returns how many operations each duty touched. Raises LedgerUnavailable."""
     ledger = system.ledger
     return {
-        "unsettled": await _each(await watch.unsettled(ledger, settings.idle_s), lambda o: _settle(system, o)),
-        "recounts": await _each(await watch.due_recounts(ledger), lambda o: _recount(system, o)),
+        "unsettled": await _each(
+            await watch.unsettled(ledger, settings.idle_s), lambda o: _settle_or_hold(system, o, settings)
+        ),
+        "recounts": await _each(await watch.due_recounts(ledger), lambda o: _recount_or_page(system, o, settings)),
         "decisions": await _each(await watch.undecided(ledger, settings.idle_s), lambda o: _decide(system, o)),
         "held": await _each(await watch.held(ledger, settings.held_again_s), lambda o: _settle(system, o)),
         "orphaned": await _each(await watch.orphaned(ledger, settings.orphaned_after_s), lambda o: _orphan(system, o)),
@@ -66,6 +69,31 @@ async def _settle(system: System, operation: Operation) -> None:
         await settle_step(system, operation.key)
 
 
+async def _settle_or_hold(system: System, operation: Operation, settings: WatchSettings) -> None:
+    """Whatever stops its reconciliation, a person hears of it."""
+    try:
+        await _settle(system, operation)
+    except LedgerError:
+        raise
+    except Exception as error:
+        words = f"it cannot be reconciled: {type(error).__name__}: {error}"[:1000]
+        await watch.hold_unreadable(system.ledger, operation, words, settings.give_up_s)
+        raise
+
+
+async def _recount_or_page(system: System, operation: Operation, settings: WatchSettings) -> None:
+    try:
+        await _recount(system, operation)
+    except LedgerError:
+        raise
+    except Exception as error:
+        if await watch.recount_overdue(system.ledger, operation, settings.give_up_s):
+            words = f"it cannot be read again: {type(error).__name__}: {error}"[:1000]
+            await pages.report_blind_recount(system.ledger, operation, words)
+            await watch.recounted(system.ledger, operation, None, 0, words)
+        raise
+
+
 async def _decide(system: System, operation: Operation) -> None:
     await decide(system, operation.key)
 
@@ -84,8 +112,13 @@ async def _recount(system: System, operation: Operation) -> None:
         return
     case, _, readings = await read_fresh(system, operation.key)
     if contract.has_beacon and operation.recount_at is not None and not case.has_beacon_since(operation.recount_at):
-        await write_beacon(system, operation.key)
-        return  # counted at the next pass, when a route that is able to see shows the beacon
+        try:
+            await write_beacon(system, operation.key)
+            return  # counted at the next pass, when a route that is able to see shows the beacon
+        except LedgerError:
+            raise
+        except Exception as error:  # counted all the same: what is shown tells, only what is not shown does not
+            log.warning("watcher: no beacon for a recount", operation_id=operation.operation_id, error=str(error))
     count = len(rule.find(case.facts, readings).matches)
     blind = [r.route for r in readings if not _sees(contract, r, operation.recount_at)]
     words = f"read again after {operation.attempts} permits: {count} effects, expected {expected}"

@@ -127,12 +127,6 @@ async def _contradicted(
         f"UPDATE actonce.operation SET acknowledged_at = coalesce(acknowledged_at, %(now)s) WHERE {WHERE_KEY}",
         {**identity_params(operation.key), "now": now},
     )
-    if operation.state in (State.CLOSED, State.REFUSED) and operation.natural_key is not None:
-        # its natural key may belong to a successor by now; the intent's audit event still names it
-        await connection.execute(
-            f"UPDATE actonce.operation SET natural_key = NULL WHERE {WHERE_KEY}", identity_params(operation.key)
-        )
-        await audit(connection, "operation.natural_key_released", operation, {"natural_key": operation.natural_key})
     return await pages.hold(connection, operation, reason, words, event=Event.ACK_CONTRADICTS)
 
 

@@ -7,7 +7,7 @@ else's (`actonce.paging`); a page is a row first and is delivered from there.
 from __future__ import annotations
 
 from actonce.contracts.identity import OperationKey
-from actonce.contracts.lifecycle import Event
+from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import Reason
 from actonce.ledger.store import (
     WHERE_KEY,
@@ -34,6 +34,12 @@ async def hold(
     connection: Connection, operation: Operation, reason: Reason, words: str, *, event: Event = Event.HOLD
 ) -> Operation:
     """Hold a locked operation, its task, and page. Its unused permit is void from here on (rule R8)."""
+    if operation.state in (State.CLOSED, State.REFUSED) and operation.natural_key is not None:
+        # its natural key may belong to a successor by now; the audit event still names it
+        await connection.execute(
+            f"UPDATE actonce.operation SET natural_key = NULL WHERE {WHERE_KEY}", identity_params(operation.key)
+        )
+        await audit(connection, "operation.natural_key_released", operation, {"natural_key": operation.natural_key})
     held = await move(connection, operation, event, reason=reason.value, words=words, retry_granted=False)
     await connection.execute(
         "INSERT INTO actonce.hold (tenant, destination, action, operation_id, task_id, reason, words)"

@@ -217,13 +217,16 @@ async def _key_forgotten(
     The reconciler asked the same, but its answer may be hours old when a worker comes back to take the permit.
     """
     sent = [a for a in earlier if not a.provably_not_sent]
-    if contract.keys is None or not contract.resends_same_key or not sent or operation.retry_granted:
+    if not sent or operation.retry_granted or await _nothing_is_out(connection, operation, earlier):
         return ""
-    if await _nothing_is_out(connection, operation, earlier):
-        return ""
+    if contract.keys is None or not contract.resends_same_key:
+        if all(a.key_kept_until is None for a in sent):
+            return ""  # a person permitted it, and that send was provably not made
+        return "it may be sent again only under a key that the destination registers on arrival; the contract changed"
     kept = timedelta(seconds=contract.keys.retention_s - contract.keys.margin_s)
     life = timedelta(seconds=contract.timing.permit_lifetime_s + 2 * contract.clock_skew_s)
-    if now + life < min(a.issued_at for a in sent) + kept:
+    promised = [a.key_kept_until for a in sent if a.key_kept_until is not None]
+    if now + life < min([min(a.issued_at for a in sent) + kept, *promised]):
         return ""
     return (
         f"it may be sent again only while the destination keeps its key ({contract.keys.retention_s:g} s, less a "
@@ -247,6 +250,7 @@ async def _dispatch(
     generation, key = await _next_key(connection, operation, earlier, contract)
     fact = AttemptFact(epoch=epoch, attempt=attempt, generation=generation, issued_at=issued_at, not_after=not_after)
     until, unbounded = bounds.may_commit_until(contract, [*earlier, fact])
+    kept_s = contract.keys.retention_s - contract.keys.margin_s if contract.keys and contract.resends_same_key else None
     moved = await move(
         connection,
         operation,
@@ -269,8 +273,9 @@ async def _dispatch(
     )
     await connection.execute(
         "INSERT INTO actonce.attempt (tenant, destination, action, operation_id, epoch, attempt, nonce, generation,"
-        " wire_key, owner, issued_at, not_after) VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s,"
-        " %(epoch)s, %(attempt)s, %(nonce)s, %(generation)s, %(wire_key)s, %(owner)s, %(issued_at)s, %(not_after)s)",
+        " wire_key, owner, issued_at, not_after, late_arrival, may_commit_until, key_kept_until) VALUES (%(tenant)s,"
+        " %(destination)s, %(action)s, %(operation_id)s, %(epoch)s, %(attempt)s, %(nonce)s, %(generation)s,"
+        " %(wire_key)s, %(owner)s, %(issued_at)s, %(not_after)s, %(late_arrival)s, %(until)s, %(kept_until)s)",
         {
             **identity_params(operation.key),
             "epoch": epoch,
@@ -281,6 +286,9 @@ async def _dispatch(
             "owner": Jsonb(owner.json()),
             "issued_at": issued_at,
             "not_after": not_after,
+            "late_arrival": contract.late_arrival.kind,
+            "until": bounds.may_commit_until(contract, [fact])[0],
+            "kept_until": issued_at + timedelta(seconds=kept_s) if kept_s is not None else None,
         },
     )
     return Permit(moved, nonce, epoch, attempt, key, not_after)
@@ -292,7 +300,8 @@ async def _next_key(
     """The key of the next send. A cancelled key is spent, also where a person and not a verdict permits the send."""
     if contract.keys is None:
         return operation.generation, operation.operation_id
-    key = wire_key(operation.operation_id, operation.generation, contract.keys.format)
+    key = await _key_used(connection, operation) if earlier else None
+    key = key or wire_key(operation.operation_id, operation.generation, contract.keys.format)
     if not earlier or contract.late_arrival.kind != "cancel_by_key":
         return operation.generation, key
     spent = await one(
@@ -304,6 +313,17 @@ async def _next_key(
         return operation.generation, key
     generation = operation.generation + 1
     return generation, wire_key(operation.operation_id, generation, contract.keys.format)
+
+
+async def _key_used(connection: Connection, operation: Operation) -> str | None:
+    """The key that this generation was sent under; a contract with another format must not change it on the way."""
+    row = await one(
+        connection,
+        f"SELECT wire_key FROM actonce.attempt WHERE {WHERE_KEY} AND generation = %(generation)s"
+        " ORDER BY issued_at LIMIT 1",
+        {**identity_params(operation.key), "generation": operation.generation},
+    )
+    return None if row is None else str(row["wire_key"])
 
 
 async def read_own(ledger: Ledger, key: OperationKey, nonce: UUID) -> Permit | NoPermit | None:
@@ -363,6 +383,9 @@ async def attempt_facts(connection: Connection, key: OperationKey) -> list[Attem
             issued_at=row["issued_at"],
             not_after=row["not_after"],
             provably_not_sent=row["outcome"] in ("not_sent", "not_accepted"),
+            until=row["may_commit_until"],
+            unbounded=row["may_commit_until"] is None,
+            key_kept_until=row["key_kept_until"],
         )
         for row in rows
     ]

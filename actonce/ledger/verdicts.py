@@ -38,8 +38,9 @@ class Case:
 
     operation: Operation
     facts: Facts
-    probes: tuple[str, ...]  # object ids that were probed, whatever the answer
+    probes: tuple[str, ...]  # object ids whose probe was answered, whatever the answer
     beacons: tuple[tuple[str, datetime, bool], ...]  # (id, wanted at, the destination confirmed it), newest first
+    probe_wanted_at: datetime | None = None  # when the last reference probe was journaled, answered or not
     cancel_wanted_at: datetime | None = None  # when the cancel of the last key was journaled; None: of some key never
 
     @property
@@ -86,7 +87,7 @@ async def case_of(connection: Connection, operation: Operation, contract: Contra
     )
     probes = await many(
         connection,
-        f"SELECT object_id, object_exists FROM actonce.probe WHERE {WHERE_KEY} AND answered_at IS NOT NULL",
+        f"SELECT object_id, object_exists, wanted_at, answered_at FROM actonce.probe WHERE {WHERE_KEY}",
         identity_params(operation.key),
     )
     facts = Facts(
@@ -100,9 +101,11 @@ async def case_of(connection: Connection, operation: Operation, contract: Contra
         probed=bool(acks) and any(p["object_id"] == acks[0]["object_id"] and p["object_exists"] for p in probes),
         key_cancelled=await _all_cancelled(connection, operation, attempts),
     )
-    probed = tuple(p["object_id"] for p in probes)
+    probed = tuple(p["object_id"] for p in probes if p["answered_at"] is not None)
+    probe_wanted_at = max((p["wanted_at"] for p in probes), default=None)
     written = tuple((row["beacon_id"], row["wanted_at"], row["confirmed"]) for row in beacons)
-    return Case(operation, facts, probed, written, await _cancel_wanted_at(connection, operation, contract))
+    cancel_wanted_at = await _cancel_wanted_at(connection, operation, contract)
+    return Case(operation, facts, probed, written, probe_wanted_at, cancel_wanted_at)
 
 
 async def _cancel_wanted_at(connection: Connection, operation: Operation, contract: Contract) -> datetime | None:
@@ -123,12 +126,14 @@ async def _all_cancelled(connection: Connection, operation: Operation, attempts:
     """Rule P2: every key that may have been sent was cancelled atomically by the destination."""
     rows = await many(
         connection,
-        f"SELECT DISTINCT a.wire_key, c.cancelled_at FROM actonce.attempt a LEFT JOIN actonce.key_cancel c"
-        " USING (tenant, destination, action, operation_id, wire_key)"
+        f"SELECT DISTINCT a.wire_key, a.late_arrival, c.cancelled_at FROM actonce.attempt a"
+        " LEFT JOIN actonce.key_cancel c USING (tenant, destination, action, operation_id, wire_key)"
         f" WHERE {WHERE_KEY} AND coalesce(a.outcome, '') NOT IN ('not_sent', 'not_accepted')",
         identity_params(operation.key),
     )
-    return bool(rows) and all(row["cancelled_at"] is not None for row in rows)
+    # What was sent under a contract without a cancel may have carried no key at all.
+    keyed = all(row["late_arrival"] == "cancel_by_key" for row in rows)
+    return bool(rows) and keyed and all(row["cancelled_at"] is not None for row in rows)
 
 
 async def record_verdict(
@@ -235,6 +240,14 @@ async def want_beacon(ledger: Ledger, operation: Operation) -> str:
     if operation.state is State.COMMITTED:
         beacon_id += "_recount"
     async with ledger.transaction() as connection:
+        # One that was confirmed before the moment that counts (a contract with longer bounds came) proves nothing now.
+        confirmed = await one(
+            connection,
+            "SELECT count(*) AS n FROM actonce.beacon WHERE starts_with(beacon_id, %s) AND committed_at IS NOT NULL",
+            (beacon_id,),
+        )
+        assert confirmed is not None
+        beacon_id += f"_{confirmed['n']}" if confirmed["n"] else ""
         await connection.execute(
             "INSERT INTO actonce.beacon (beacon_id, destination, account, operation_id) VALUES (%s, %s, %s, %s)"
             " ON CONFLICT DO NOTHING",

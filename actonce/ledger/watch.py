@@ -81,6 +81,23 @@ async def hold_orphan(ledger: Ledger, operation: Operation) -> Operation:
         return await pages.hold(connection, current, Reason.ORPHANED, words)
 
 
+async def hold_unreadable(ledger: Ledger, operation: Operation, words: str, after_s: float) -> None:
+    """Hold an operation whose reconciliation itself fails, `after_s` after the moment from when a person may decide."""
+    async with ledger.transaction() as connection:
+        current = await lock_operation(connection, operation.key)
+        late = await one(
+            connection,
+            "SELECT clock_timestamp() > %s + make_interval(secs => %s) AS late",
+            (operation.decide_at or operation.reconcile_at, after_s),
+        )
+        if current is None or current.stamp != operation.stamp or not late or not late["late"]:
+            return
+        if current.state in (State.DISPATCHED, State.UNKNOWN):
+            await pages.hold(connection, current, Reason.ROUTE_UNAVAILABLE, words)
+        elif current.state is State.ACKNOWLEDGED:
+            await pages.hold(connection, current, Reason.NOT_VISIBLE, words)
+
+
 async def recount_overdue(ledger: Ledger, operation: Operation, after_s: float) -> bool:
     """True when a recount has been due for longer than `after_s` and still cannot be made."""
     async with ledger.transaction() as connection:

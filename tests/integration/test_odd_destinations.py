@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -18,15 +18,29 @@ import pytest_asyncio
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from actonce.contracts.contract import Bounded, Contract, Route, Timing, Unbounded, WritePath
+from actonce.contracts.contract import (
+    Bounded,
+    CancelByKey,
+    Contract,
+    KeyHonoured,
+    Keys,
+    Route,
+    Timing,
+    Unbounded,
+    WritePath,
+)
 from actonce.contracts.errors import NotSent, PayloadError, RouteUnavailable, Unknown
 from actonce.contracts.identity import OperationKey, derive_operation_id
-from actonce.contracts.messages import OperationRequest
-from actonce.contracts.verdict import Page, Receipt
+from actonce.contracts.messages import DecisionRequest, OperationRequest
+from actonce.contracts.verdict import Page, Receipt, Row
 from actonce.destinations.base import Call, Destination, Lookup, Registry
+from actonce.effects import routes
+from actonce.effects.decide import decide
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import settle_step
 from actonce.effects.system import System, register_contracts, this_process
+from actonce.effects.watcher import WatchSettings, watch_once
+from actonce.ledger import decisions
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
 
@@ -41,6 +55,9 @@ TIMING = Timing(
     read_deadline_s=0.5,
     read_again_s=0.1,
     page_grace_s=0.2,
+)
+TWO_ROUTES = tuple(
+    Route(name=n, kind="list", network=n, store=n, credential=n, lag_s=0, declares_total=True) for n in ("list", "log")
 )
 TO_THE_PAGE_S = 2.0  # reconcile-after, grace and a rest
 
@@ -72,6 +89,12 @@ async def answer_lost(call: Call) -> Receipt:
     async with call.window():
         pass
     raise Unknown("the answer was lost")
+
+
+def ours(look: Lookup, **more: Any) -> Row:
+    """A row that proves itself ours."""
+    shown = {"object_id": "x", "kind": "thing", "account": "acct", "own_field": True, "by_us": True}
+    return Row.model_validate({**shown, "marker": look.markers[0], "digest": look.digest, **more})
 
 
 def request(number: int = 1, **more: Any) -> OperationRequest:
@@ -192,6 +215,174 @@ async def test_what_a_send_function_left_running_sends_nothing(deployment: Deplo
     assert (await perform(system, request())).status == "ready"
     await asyncio.gather(*left, return_exceptions=True)
     assert inside == []
+
+
+# a contract that changes while an operation is under way --------------------------------------------------------
+
+ON_ARRIVAL = Keys(registered="arrival", retention_s=86_400, margin_s=10)
+BY_KEY = {"late_arrival": KeyHonoured(), "keys": ON_ARRIVAL}
+OTHER_FORMAT = {**BY_KEY, "keys": Keys(registered="arrival", retention_s=86_400, margin_s=10, alphabet="0123456789")}
+SHORT_KEPT = {**BY_KEY, "keys": Keys(registered="arrival", retention_s=1.5, margin_s=0.1)}
+BY_CANCEL = {"late_arrival": CancelByKey(), "keys": Keys(registered="commit", retention_s=86_400, margin_s=10)}
+SOON = {"late_arrival": Bounded(transit_s=0.1, enforced_by="the test"), "routes": TWO_ROUTES}
+LATER = {"late_arrival": Bounded(transit_s=60, enforced_by="the test"), "routes": TWO_ROUTES}
+
+
+async def shows_it_is_fresh(_look: Lookup, _cursor: str | None) -> Page:
+    return Page(as_of=datetime.now(UTC), declared_total=0)
+
+
+async def is_cancelled(_key: str, _deadline_s: float) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, BY_KEY),  # the request that is out carried no key
+        (SHORT_KEPT, BY_KEY),  # its key was promised for a shorter time
+        ({}, BY_CANCEL),  # there is no key to cancel
+        ({"routes": TWO_ROUTES}, SOON),  # nothing bounded it when it was sent
+        (LATER, SOON),
+    ],
+)
+async def test_new_contract_binds_no_request_that_is_on_its_way(
+    deployment: Deployment, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    old = await deployment.process(of=contract(**before), read=shows_it_is_fresh)
+    cancel: dict[str, Any] = {"cancel_key": is_cancelled} if after is BY_CANCEL else {}
+    new = await deployment.process(of=contract(version=2, **after), read=shows_it_is_fresh, **cancel)
+    await perform(old, request())
+    await asyncio.sleep(TO_THE_PAGE_S)
+    for _ in range(2):
+        seen = await settle_step(new, key_of(request()))
+    assert seen.verdict == "ambiguous" and seen.state in ("held", "unknown"), seen
+
+
+@pytest.mark.parametrize(("then", "status"), [(OTHER_FORMAT, "unknown"), ({}, "held")])
+async def test_same_key_is_sent_again_or_nothing(deployment: Deployment, then: dict[str, Any], status: str) -> None:
+    old = await deployment.process(of=contract(**BY_KEY))
+    new = await deployment.process(of=contract(version=2, **then))
+    await perform(old, request())
+    await asyncio.sleep(TO_THE_PAGE_S)
+    assert (await settle_step(old, key_of(request()))).next == "issue"
+    assert (await perform(new, request())).status == status
+    assert len({a["wire_key"] for a in await deployment.rows("attempt")}) == 1
+
+
+# routes and the watcher ------------------------------------------------------------------------------------------
+
+SEEN_AT_ONCE = WatchSettings(idle_s=0, give_up_s=0)
+
+
+async def test_acknowledged_object_of_another_operation_is_no_match(deployment: Deployment) -> None:
+    """Two tasks ask for the same; the second one got the first one's answer."""
+
+    async def send(call: Call) -> Receipt:
+        async with call.window():
+            pass
+        return Receipt(object_id="first", digest=call.digest)
+
+    async def read(look: Lookup, _cursor: str | None) -> Page:
+        return Page(rows=(ours(look, object_id="first", marker="op1_first"),), rows_received=1)
+
+    system = await deployment.process(send, contract(completion="read_back"), read)
+    assert (await perform(system, request())).status == "acknowledged"
+    seen = await settle_step(system, key_of(request()))
+    assert (seen.next, seen.reason) == ("hold", "payload_conflict")
+
+
+async def test_list_without_an_end_is_no_reading(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "_READING_S", 0.3)
+
+    async def read(_look: Lookup, cursor: str | None) -> Page:
+        await asyncio.sleep(0.01)
+        return Page(next_cursor=str(int(cursor or 0) + 1))
+
+    system = await deployment.process(read=read)
+    await perform(system, request())
+    async with asyncio.timeout(2):
+        await settle_step(system, key_of(request()))
+
+
+async def test_what_cannot_be_reconciled_is_held(deployment: Deployment) -> None:
+    """No contract for it any more: the deployment that sent it is gone."""
+    await perform(await deployment.process(), request())
+    await asyncio.sleep(TO_THE_PAGE_S)
+    gone = await deployment.process(of=contract(name="another"))
+    await watch_once(gone, SEEN_AT_ONCE)
+    (operation,), (page,) = await deployment.rows("operation"), await deployment.rows("page")
+    assert (operation["state"], page["reason"]) == ("held", "route_unavailable")
+
+
+async def test_beacon_before_the_bound_grew_is_written_again(deployment: Deployment) -> None:
+    written: list[str] = []
+
+    async def beacon(beacon_id: str, _deadline_s: float) -> datetime:
+        written.append(beacon_id)
+        return datetime.now(UTC)
+
+    bounded = {"late_arrival": Bounded(transit_s=0.1, enforced_by="the test"), "has_beacon": True}
+    longer = {"late_arrival": Bounded(transit_s=1.5, enforced_by="the test"), "has_beacon": True}
+    old = await deployment.process(of=contract(**bounded), beacon=beacon)
+    new = await deployment.process(of=contract(version=2, **longer), beacon=beacon)
+    await perform(old, request())
+    await asyncio.sleep(1.4)
+    assert (await settle_step(old, key_of(request()))).next == "beacon"
+    await asyncio.sleep(1.5)
+    assert (await settle_step(new, key_of(request()))).next == "beacon"
+    assert len(set(written)) == 2
+    await asyncio.sleep(0.5)
+    assert (await settle_step(new, key_of(request()))).next == "hold"
+
+
+async def closed_after_two_permits(system: System, asked: OperationRequest) -> None:
+    for decision in ("permit_one_retry", "mark_absent"):
+        await perform(system, asked)
+        await asyncio.sleep(TO_THE_PAGE_S)
+        held = await settle_step(system, key_of(asked))
+        assert held.next == "hold"
+        taken = {"action": decision, "name": "n", "reason": "r", "expected_epoch": 1, "expected_version": held.version}
+        await decisions.record(system.ledger, key_of(asked), DecisionRequest.model_validate(taken))
+        assert (await decide(system, key_of(asked)))[1].endswith("applied")
+
+
+async def test_second_effect_is_held_although_its_natural_key_has_a_new_owner(deployment: Deployment) -> None:
+    shown: list[str] = []
+
+    async def read(look: Lookup, _cursor: str | None) -> Page:
+        return Page(rows=tuple(ours(look, object_id=o) for o in shown), rows_received=len(shown))
+
+    first, second = request(natural_key="refund"), request(2, natural_key="refund")
+    system = await deployment.process(read=read)
+    await closed_after_two_permits(system, first)
+    await perform(system, second)
+    shown.append("late")
+    await asyncio.sleep(0.5)
+    await watch_once(system, SEEN_AT_ONCE)
+    (operation,) = [o for o in await deployment.rows("operation") if o["operation_id"] == key_of(first).operation_id]
+    assert (operation["state"], operation["reason"]) == ("held", "possible_duplicate")
+
+
+@pytest.mark.parametrize(("late", "paged"), [(["late"], "held"), ([], "could not be read again")])
+async def test_recount_without_a_beacon_counts_what_is_shown_and_pages_what_is_not(
+    deployment: Deployment, late: list[str], paged: str
+) -> None:
+    shown: list[str] = []
+
+    async def beacon(_beacon_id: str, _deadline_s: float) -> datetime:
+        raise RouteUnavailable("no beacon today")
+
+    async def read(look: Lookup, _cursor: str | None) -> Page:
+        return Page(rows=tuple(ours(look, object_id=o) for o in shown), rows_received=len(shown))
+
+    of = contract(has_beacon=True, timing=TIMING.model_copy(update={"page_grace_s": 0.05}))
+    system = await deployment.process(of=of, read=read, beacon=beacon)
+    await closed_after_two_permits(system, request())
+    shown += late
+    await asyncio.sleep(0.5)  # ten times the grace
+    await watch_once(system, SEEN_AT_ONCE)
+    assert any(paged in page["title"] for page in await deployment.rows("page") if page["closed_at"] is None)
 
 
 # what no ledger can keep -----------------------------------------------------------------------------------------

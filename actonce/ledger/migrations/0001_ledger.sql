@@ -114,6 +114,10 @@ CREATE TABLE IF NOT EXISTS actonce.attempt (
     owner        jsonb NOT NULL,               -- host, boot id, pid, start time
     issued_at    timestamptz NOT NULL,
     not_after    timestamptz NOT NULL,
+    -- what the contract promised that this attempt was sent under; a later version binds no request that is on its way
+    late_arrival     text NOT NULL,
+    may_commit_until timestamptz,              -- NULL: nothing bounded it
+    key_kept_until   timestamptz,              -- its key may be sent again until then; NULL: not registered on arrival
     outcome      text,                         -- not_sent, not_accepted, refused, acknowledged, unknown
     outcome_at   timestamptz,
     detail       text,
