@@ -57,6 +57,10 @@ async def connect_by_environment() -> Client:
     return await Client.connect(**config, lazy=True, data_converter=pydantic_data_converter)
 
 
+# A workflow task that a frozen worker took is given to another after this; our workflows decide in milliseconds.
+WORKFLOW_TASK_TIMEOUT = timedelta(seconds=5)
+
+
 class Starter:
     """One per entry process."""
 
@@ -115,6 +119,7 @@ class Starter:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             # A run that was terminated or failed may be started again: the operations keep their ids.
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+            task_timeout=WORKFLOW_TASK_TIMEOUT,
             static_summary=f"{task.task_type} {task.task_key}",
             rpc_timeout=self._rpc_timeout,
         )

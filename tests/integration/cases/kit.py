@@ -350,7 +350,7 @@ async def settle(system: System, request: OperationRequest, within_s: float = 30
     deadline = time.monotonic() + within_s
     while True:
         seen = await settle_step(system, key_of(request))
-        if seen.next not in ("wait", "beacon", "cancel_key"):
+        if seen.next not in ("wait", "beacon", "probe", "cancel_key"):
             return seen
         assert time.monotonic() < deadline, f"still {seen.next} after {within_s} s: {seen.words}"
         await asyncio.sleep(seen.wait_s)
