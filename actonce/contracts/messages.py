@@ -33,6 +33,8 @@ class OperationRequest(_Message):
 class OperationRef(_Message):
     """Names an operation for the activities that work on it."""
 
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
     tenant: str
     destination: str
     action: str

@@ -234,7 +234,7 @@ def _retry_after_s(raw: str | None) -> float | None:
     """Seconds of a Retry-After header (RFC 9110: a number or a date); None when absent or nonsense."""
     if raw is None:
         return None
-    if raw.strip().isdigit():
+    if raw.strip().isascii() and raw.strip().isdigit():
         return float(raw)
     try:
         return max((parsedate_to_datetime(raw) - datetime.now(UTC)).total_seconds(), 0.0)

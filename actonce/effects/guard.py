@@ -77,8 +77,9 @@ class Operations:
         self.done: list[OperationResult] = []  # final results, in the order they became final
         self._times = plan.times
         self._nudges = 0
-        self._open: dict[str, str] = {}  # operation_id -> what people see of it
-        self._held_for: dict[str, str] = {}  # operation_id -> reason
+        self._open: dict[OperationRef, str] = {}  # what people see of it
+        self._held_for: dict[OperationRef, str] = {}  # the reason
+        self._settling: list[asyncio.Future[OperationResult]] = []
         self._shown: tuple[str, str] = ("", "")
 
     def nudged(self) -> None:
@@ -113,15 +114,32 @@ class Operations:
             natural_key=natural_key,
             reverses=reverses,
         )
-        settle = asyncio.ensure_future(self._settle(request))
+        settle = asyncio.ensure_future(self._settle_and_keep(request))
+        self._settling.append(settle)
         try:
             result = await asyncio.shield(settle)
         except asyncio.CancelledError:
-            self.done.append(await settle)
+            await settle
             raise
-        self.done.append(result)
         if result.state != "committed":
             raise NotCommitted(step, result)
+        return result
+
+    async def settled(self) -> None:
+        """Wait for every operation that was begun: a step that failed ends the task, not what runs beside it."""
+        cancelled = False
+        for settle in self._settling:
+            while not settle.done():
+                try:
+                    await asyncio.wait([settle])
+                except asyncio.CancelledError:
+                    cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+
+    async def _settle_and_keep(self, request: OperationRequest) -> OperationResult:
+        result = await self._settle(request)
+        self.done.append(result)
         return result
 
     async def _settle(self, request: OperationRequest) -> OperationResult:
@@ -129,7 +147,7 @@ class Operations:
         ref = OperationRef(
             tenant=request.tenant, destination=request.destination, action=request.action, operation_id=operation_id
         )
-        self._note(operation_id, f"{request.step}: issuing")
+        self._note(ref, f"{request.step}: issuing")
         try:
             issued = 0
             while True:
@@ -138,13 +156,13 @@ class Operations:
                 if result is not None and result.status in ("committed", "refused", "closed"):
                     return _final(result, operation_id)
                 if result is None or result.status != "ready":
-                    settled = await self._reconcile(request, ref)
+                    settled = await self._reconcile(request, ref, issued)
                     if settled is not None:
                         return settled
                 else:
                     await self._pause(result, issued)
         finally:
-            self._open.pop(operation_id, None)
+            self._open.pop(ref, None)
             self.show()
 
     async def _issue(self, request: OperationRequest, issued: int) -> IssueResult | None:
@@ -167,15 +185,17 @@ class Operations:
                 raise ApplicationError(str(cause), type=cause.type, non_retryable=True) from error
             return None
 
-    async def _reconcile(self, request: OperationRequest, ref: OperationRef) -> OperationResult | None:
+    async def _reconcile(self, request: OperationRequest, ref: OperationRef, issued: int) -> OperationResult | None:
         """Read until the outcome is established. Returns a final result, or None when it may be issued (again)."""
         reads = 0
         while True:
             read: ReconcileResult = await self._step("actonce.reconcile.v1", ref, f"reconcile {request.step}")
-            self._note(ref.operation_id, f"{request.step}: {read.verdict} {read.reason or ''} {read.words}")
+            self._note(ref, f"{request.step}: {read.verdict} {read.reason or ''} {read.words}")
             if read.next == "done":
                 return _final(read, ref.operation_id)
             if read.next == "issue":
+                if read.state == "none":  # the issue failed before its intent: not at once again
+                    await self._wait(min(_PAUSE_MAX_S, 0.5 * 2 ** min(issued, 10)))
                 return None
             if read.next == "hold":
                 return await self._held(request, ref, read)
@@ -204,16 +224,16 @@ class Operations:
         self, request: OperationRequest, ref: OperationRef, read: ReconcileResult
     ) -> OperationResult | None:
         """A person is paged (by the hold's own transaction). Wait for evidence or a recorded decision."""
-        self._held_for[ref.operation_id] = read.reason or ""
-        self._note(ref.operation_id, f"{request.step}: HELD {read.reason}: {read.words}")
+        self._held_for[ref] = read.reason or ""
+        self._note(ref, f"{request.step}: HELD {read.reason}: {read.words}")
         nudges = self._nudges
         seen = await self._step("actonce.hold.v1", ref, f"hold {request.step}: {read.reason}")
         while seen.next == "hold":
             await self._nudge_after(nudges)
             nudges = self._nudges  # before the look, so that a nudge during it is not lost
             seen = await self._step("actonce.decide.v1", ref, f"decide {request.step}")
-        del self._held_for[ref.operation_id]
-        self._note(ref.operation_id, f"{request.step}: {seen.words}")
+        del self._held_for[ref]
+        self._note(ref, f"{request.step}: {seen.words}")
         return _final(seen, ref.operation_id) if seen.next == "done" else None
 
     async def _nudge_after(self, nudges: int) -> None:
@@ -273,9 +293,9 @@ class Operations:
         self.show(state)
         return stored
 
-    def _note(self, operation_id: str, words: str) -> None:
-        self._open[operation_id] = words
-        workflow.set_current_details("\n".join(f"- `{name}` {text}" for name, text in self._open.items()))
+    def _note(self, ref: OperationRef, words: str) -> None:
+        self._open[ref] = words
+        workflow.set_current_details("\n".join(f"- `{o.operation_id}` {text}" for o, text in self._open.items()))
         self.show()
 
     def show(self, ended: str | None = None) -> None:
@@ -311,7 +331,10 @@ async def run_task(
     workflow.set_signal_handler(NUDGE, ops.nudged)
     ops.show()
     try:
-        summary = await steps(ops)
+        try:
+            summary = await steps(ops)
+        finally:
+            await ops.settled()
     except (asyncio.CancelledError, FailureError) as error:
         if is_cancelled_exception(error):
             return await asyncio.shield(ops.report("cancelled", f"cancelled after {len(ops.done)} operations"))

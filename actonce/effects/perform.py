@@ -43,6 +43,7 @@ from actonce.ledger import outcomes, permits
 from actonce.ledger.permits import Intent, NoPermit, Permit
 from actonce.ledger.store import Operation
 
+RETRY_IN_MAX_S = 60.0  # whatever a Retry-After says: less than what makes an operation look forgotten by its task
 _RECORD_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0)  # then every 2 s, for as long as this process lives
 
 
@@ -130,7 +131,8 @@ async def send_and_record(
         return await _lost(system, permit, "unknown" if first_left else "not_sent", error)
     except NotAccepted as error:
         result = await _lost(system, permit, "not_accepted", error)
-        return result.model_copy(update={"retry_in_s": error.retry_after_s, "reason": f"status {error.status}"})
+        retry_in_s = None if error.retry_after_s is None else min(error.retry_after_s, RETRY_IN_MAX_S)
+        return result.model_copy(update={"retry_in_s": retry_in_s, "reason": f"status {error.status}"})
     except Refused as error:
         return await _lost(system, permit, "refused", error)
     except StoredErrorReplayed as error:

@@ -29,14 +29,14 @@ from actonce.contracts.contract import (
     Unbounded,
     WritePath,
 )
-from actonce.contracts.errors import NotSent, PayloadError, RouteUnavailable, Unknown
+from actonce.contracts.errors import NotAccepted, NotSent, PayloadError, RouteUnavailable, Unknown
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.messages import DecisionRequest, OperationRequest
 from actonce.contracts.verdict import Page, Receipt, Row
 from actonce.destinations.base import Call, Destination, Lookup, Registry
 from actonce.effects import routes
 from actonce.effects.decide import decide
-from actonce.effects.perform import perform
+from actonce.effects.perform import RETRY_IN_MAX_S, perform
 from actonce.effects.reconcile import settle_step
 from actonce.effects.system import System, register_contracts, this_process
 from actonce.effects.watcher import WatchSettings, watch_once
@@ -215,6 +215,15 @@ async def test_what_a_send_function_left_running_sends_nothing(deployment: Deplo
     assert (await perform(system, request())).status == "ready"
     await asyncio.gather(*left, return_exceptions=True)
     assert inside == []
+
+
+async def test_retry_after_is_no_sleep_for_ever(deployment: Deployment) -> None:
+    async def send(call: Call) -> Receipt:
+        async with call.window():
+            pass
+        raise NotAccepted("too many", status=429, retry_after_s=float("inf"))
+
+    assert (await perform(await deployment.process(send), request())).retry_in_s == RETRY_IN_MAX_S
 
 
 # a contract that changes while an operation is under way --------------------------------------------------------

@@ -1,0 +1,128 @@
+"""Workflows that run operations side by side: every one is settled before the task ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client, WorkflowHandle
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from activities.planner import ScriptedPlanner
+from actonce import Destination, OperationActivities, Operations, Receipt, Registry, TaskInput, compose, run_task
+from actonce.contracts.errors import Refused, Unknown
+from actonce.contracts.messages import DecisionRequest
+from actonce.destinations.base import Call
+from actonce.effects.system import System
+from actonce.ledger import decisions, tasks
+from actonce.ledger.watch import find_operation, operations_of_task
+from actonce.stack import Stack
+from actonce.testing.waiting import eventually
+from tests.integration.test_odd_destinations import contract
+
+QUEUE = "odd-workflows"
+
+
+@workflow.defn(name="beside.v1")
+class Beside:
+    """Two operations side by side; payload: the two steps."""
+
+    @workflow.run
+    async def run(self, task: TaskInput) -> Any:
+        return await run_task(task, self.steps, {"steps": []})
+
+    async def steps(self, ops: Operations) -> str:
+        names: dict[str, str] = ops.task.payload["steps"]
+        await asyncio.gather(
+            *(ops.perform(step, destination=d, action="do", payload={"amount": 1}) for d, step in names.items())
+        )
+        return "both"
+
+
+def destination(name: str, send: Callable[[Call], Awaitable[Receipt]]) -> Destination:
+    return Destination(contract(name=name, routes=()), send=send)
+
+
+async def slow(call: Call) -> Receipt:
+    async with call.window():
+        pass
+    await asyncio.sleep(0.7)
+    return Receipt(object_id="slow")
+
+
+async def refused(call: Call) -> Receipt:
+    raise Refused("no", status=422)
+
+
+async def lost(call: Call) -> Receipt:
+    async with call.window():
+        pass
+    raise Unknown("the answer was lost")
+
+
+async def started(servers: Stack, system: System, key: str, steps: dict[str, str]) -> tuple[Worker, Any]:
+    client = await Client.connect(servers.temporal_address, data_converter=pydantic_data_converter)
+    task, _ = await tasks.accept(system.ledger, "t", "beside", key, {"steps": steps})
+    worker = Worker(
+        client,
+        task_queue=QUEUE,
+        workflows=[Beside],
+        activities=OperationActivities(system, ScriptedPlanner()).all(),
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
+    given = TaskInput(tenant="t", task_id=task.task_id, task_type="beside", task_key=key, payload={"steps": steps})
+
+    async def start() -> WorkflowHandle[Any, Any]:
+        return await client.start_workflow("beside.v1", given, id=task.task_id, task_queue=QUEUE, result_type=dict)
+
+    return worker, start
+
+
+async def test_what_runs_beside_a_refused_step_is_settled_before_the_task_ends(servers: Stack, fresh_dsn: str) -> None:
+    registry = Registry([destination("odd", slow), destination("other", refused)])
+    async with compose(fresh_dsn, registry) as system:
+        worker, start = await started(servers, system, "refused", {"odd": "a", "other": "b"})
+        async with worker:
+            report = await (await start()).result()
+        task = await tasks.get(system.ledger, "t/beside/refused")
+    assert task is not None and (task.state, report["state"]) == ("failed", "failed")
+    assert {o["object_id"] for o in report["operations"]} == {"slow", None}
+
+
+async def test_one_step_at_two_destinations_may_be_held_at_both(servers: Stack, fresh_dsn: str) -> None:
+    registry = Registry([destination("odd", lost), destination("other", lost)])
+    async with compose(fresh_dsn, registry) as system:
+        worker, start = await started(servers, system, "held", {"odd": "same", "other": "same"})
+        async with worker:
+            handle = await start()
+
+            async def both_held() -> bool:
+                found = await operations_of_task(system.ledger, "t/beside/held")
+                return [o.state for o in found] == ["held", "held"]
+
+            await eventually(both_held, within_s=30, what="both held", every_s=0.1)
+            await asyncio.sleep(1.0)  # the workflow has seen both
+            for operation in await find_operation(
+                system.ledger, (await operations_of_task(system.ledger, "t/beside/held"))[0].operation_id
+            ):
+                given = DecisionRequest(
+                    action="mark_committed",
+                    name="n",
+                    reason="r",
+                    object_id=operation.destination,
+                    expected_epoch=operation.epoch,
+                    expected_version=operation.version,
+                )
+                await decisions.record(system.ledger, operation.key, given)
+            await handle.signal("actonce.nudge")
+            async with asyncio.timeout(20):
+                report = await handle.result()
+    assert report["state"] == "complete"
+    assert {o["object_id"] for o in report["operations"]} == {"odd", "other"}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
