@@ -198,7 +198,12 @@ class Operations:
                     await self._wait(min(_PAUSE_MAX_S, 0.5 * 2 ** min(issued, 10)))
                 return None
             if read.next == "hold":
-                return await self._held(request, ref, read)
+                read = await self._held(request, ref, read)
+                if read.next == "done":
+                    return _final(read, ref.operation_id)
+                if read.next == "issue":
+                    return None
+                # a late acknowledgement ended the hold, and it still has to be read back: reading goes on
             if read.next in _JOURNALED:
                 await self._journaled(request, ref, read)
             # waits grow with the number of readings, so that a long wait has a short history
@@ -220,9 +225,7 @@ class Operations:
             workflow.logger.warning("%s of %s failed: %s", read.next, ref.operation_id, error.cause)
             await self._wait(self._times_of(request.destination).read_again_s)
 
-    async def _held(
-        self, request: OperationRequest, ref: OperationRef, read: ReconcileResult
-    ) -> OperationResult | None:
+    async def _held(self, request: OperationRequest, ref: OperationRef, read: ReconcileResult) -> ReconcileResult:
         """A person is paged (by the hold's own transaction). Wait for evidence or a recorded decision."""
         self._held_for[ref] = read.reason or ""
         self._note(ref, f"{request.step}: HELD {read.reason}: {read.words}")
@@ -234,7 +237,7 @@ class Operations:
             seen = await self._step("actonce.decide.v1", ref, f"decide {request.step}")
         del self._held_for[ref]
         self._note(ref, f"{request.step}: {seen.words}")
-        return _final(seen, ref.operation_id) if seen.next == "done" else None
+        return seen
 
     async def _nudge_after(self, nudges: int) -> None:
         """Wait for the next nudge; look at the ledger now and then without one."""
