@@ -28,7 +28,15 @@ def control(function: Callable[[], None]) -> Callable[[], None]:
 @control
 def fresh_key_per_attempt() -> None:
     """Every attempt sends another key: the destination cannot see that it is the same operation."""
-    swap("actonce.ledger.permits", "wire_key", lambda real: lambda *args: real(*args)[:-8] + secrets.token_hex(4))
+
+    def make(real: Any) -> Any:
+        async def next_key(*args: Any) -> tuple[int, str]:
+            generation, key = await real(*args)
+            return generation, key[:-8] + secrets.token_hex(4)
+
+        return next_key
+
+    swap("actonce.ledger.permits", "_next_key", make)
 
 
 @control
