@@ -78,6 +78,7 @@ class Play:
     stops: tuple[str, ...] = ()  # which processes may: "worker", "watch"
     watch_past_proxies: bool = False  # the watcher reads the destination directly
     entry: bool = False
+    workers: int = 2  # where one is killed or stands still, another must be there
     twin: str | None = None  # the play on the other side of the commit
 
 
@@ -91,6 +92,7 @@ def table_play(axes: Axes) -> Play:
         planned_fault=lambda operation_id: Strike.planned_fault(axes, operation_id),
         late_arrival=axes.late_arrival,
         modes=modes_of(axes),
+        workers=1 if axes.process == "none" else 2,
         twin=axes.other_twin.name,
     )
 
@@ -214,6 +216,7 @@ def _spec(plan: PlannedCell) -> CellSpec:
         worker=plan.program("worker"),
         watch=None if plan.plain else plan.program("watch"),
         entry=plan.program("entry") if play.entry else None,
+        workers=play.workers,
         modes=play.modes,
         settings=play.settings,
         env=play.env,

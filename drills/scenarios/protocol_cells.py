@@ -47,6 +47,7 @@ def _special(number: str, name: str, kind: type[plays.Special], expected: Expect
         planned_fault=kind.planned,
         stop=stop,
         stops=stops,
+        workers=2 if kind.signals else 1,
         **more,
     )
 
