@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from actonce.entry.settings import EntrySettings
+from actonce.paging.settings import PagingSettings
 from actonce.settings import WorkerSettings
 from actonce.stack import binaries
 from actonce.stack.health import CHECKS
@@ -93,7 +94,7 @@ def test_our_command_names_what_exists_and_gets_the_signals(name: str) -> None:
 def test_every_setting_is_one_that_a_program_reads(name: str) -> None:
     known = {
         f"ACTONCE_{field}".upper()
-        for settings in (WorkerSettings, EntrySettings, StackSettings)
+        for settings in (WorkerSettings, PagingSettings, EntrySettings, StackSettings)
         for field in settings.model_fields
     }
     given = set(OURS[name]["environment"])
