@@ -21,7 +21,7 @@ from actonce.contracts.messages import ReconcileResult
 from actonce.contracts.verdict import AT_ONCE, Outcome, Reading, Reason, Verdict
 from actonce.destinations.base import Destination
 from actonce.effects import combine as rule
-from actonce.effects.routes import read_all
+from actonce.effects.routes import read_all, read_back
 from actonce.effects.system import System, log
 from actonce.ledger import verdicts
 from actonce.ledger.store import LedgerClock, Operation, read_operation, utc
@@ -58,7 +58,8 @@ async def _reconcile_once(system: System, destination: Destination, key: Operati
     if operation.final or operation.state is State.READY:
         return _settled(case, contract)
     clock = await system.ledger.clock()
-    readings = await read_all(destination, case, clock)
+    simple = operation.state is State.ACKNOWLEDGED and operation.attempts == 1
+    readings = await (read_back if simple else read_all)(destination, case, clock)
     verdict = rule.combine(contract, case.facts, readings, clock.now())
     if verdict.page and may_still_settle(destination, case, verdict, clock.now()):
         verdict = verdict.model_copy(update={"page": False})

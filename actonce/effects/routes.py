@@ -14,6 +14,7 @@ from datetime import datetime
 from actonce.contracts.contract import Route
 from actonce.contracts.verdict import Page, Reading, Row
 from actonce.destinations.base import Destination, Lookup, RouteFn
+from actonce.effects.combine import find
 from actonce.ledger.store import LedgerClock
 from actonce.ledger.verdicts import Case
 
@@ -47,6 +48,23 @@ async def read_all(destination: Destination, case: Case, clock: LedgerClock) -> 
         read_route(route, destination.routes[route.name], lookup, case, clock) for route in destination.contract.routes
     ]
     return list(await asyncio.gather(*reads))
+
+
+async def read_back(destination: Destination, case: Case, clock: LedgerClock) -> list[Reading]:
+    """For an operation that was acknowledged after its only permit: one route that shows it is enough (SPEC §2.7).
+
+    Routes that answer a single question come first; only when they do not show it, the rest are read to their end.
+    """
+    lookup = lookup_of(destination, case)
+    readings: list[Reading] = []
+    for route in destination.contract.routes:
+        if route.kind in _ONE_BY_ONE:
+            readings.append(await read_route(route, destination.routes[route.name], lookup, case, clock))
+            if find(case.facts, readings).matches:
+                return readings
+    others = [route for route in destination.contract.routes if route.kind not in _ONE_BY_ONE]
+    reads = [read_route(route, destination.routes[route.name], lookup, case, clock) for route in others]
+    return [*readings, *await asyncio.gather(*reads)]
 
 
 async def read_route(route: Route, read: RouteFn, lookup: Lookup, case: Case, clock: LedgerClock) -> Reading:

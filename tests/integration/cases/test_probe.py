@@ -46,3 +46,28 @@ async def test_a_probe_that_gets_no_answer_delays_the_page_and_does_not_prevent_
         row = await bench.operation()
         assert refused > 0 and (row["state"], row["reason"]) == ("held", "not_visible")
         assert len(await bench.rows("page")) == 1
+
+
+@side_by_side
+async def test_reading_back_stops_at_the_first_route_that_shows_it(lab: Lab) -> None:
+    """SPEC 2.7: one route is enough after an acknowledgement; a long list is not read for every clean operation."""
+    async with lab.bench(completion="read_back") as bench:
+        system = await bench.system()
+        assert (await perform(system, bench.request())).status == "acknowledged"
+        seen = await settle(system, bench.request())
+        (verdict,) = await bench.rows("verdict")
+        assert (seen.verdict, [r["route"] for r in verdict["readings"]]) == ("committed", ["by_id"])
+
+
+@side_by_side
+async def test_a_look_alike_on_the_first_route_does_not_end_the_reading(lab: Lab) -> None:
+    """Only a proven match is enough; what carries our key and is not ours is not."""
+    async with lab.bench(completion="read_back") as bench:
+        request = bench.request()
+        await lab.world.plant_look_alikes(bench.account, key_of(request).operation_id, "refund", request.payload)
+        await bench.configure(routes={"by_id": "denies", "search": "denies"})
+        system = await bench.system()
+        assert (await perform(system, request)).status == "acknowledged"
+        seen = await settle(system, request)
+        row = await bench.operation()
+        assert (seen.verdict, row["object_id"]) == ("committed", bench.effects()[0]["object_id"])
