@@ -257,8 +257,21 @@ def _lanes() -> Iterable[Markup]:
         yield Markup('<text class="name" x="12" y="{}">{}</text>').format(top + LANE / 2 + 4, lane)
 
 
+def _merged(shades: list[tuple[float, float, str, str]]) -> list[tuple[float, float, str, str]]:
+    """One shade where several overlap: a part is cut at each of its proxies, and that is one cut to a reader."""
+    merged: list[tuple[float, float, str, str]] = []
+    for look in ("fault", "cut"):
+        for start, end, _, tip in sorted(shade for shade in shades if shade[2] == look):
+            if merged and merged[-1][2] == look and start <= merged[-1][1]:
+                first, last, _, tips = merged.pop()
+                merged.append((first, max(last, end), look, f"{tips}, {tip}"))
+            else:
+                merged.append((start, end, look, tip))
+    return merged
+
+
 def _shades(scenery: Scenery, axis: Axis) -> Iterable[Markup]:
-    for start, end, look, tip in scenery.shades:
+    for start, end, look, tip in _merged(scenery.shades):
         left = axis.x(start)
         right = WIDTH - RIGHT + 12 if end == inf else axis.x(end)
         yield Markup(
