@@ -92,3 +92,54 @@ class OperatorConfirms(OperatorDecides):
     proof = ("request_arrived", "effect_committed", "answer_not_delivered")
     self_test = "closed_downstream"
     stream = "downstream"
+
+
+class CancelledZombie(Special):
+    """The owner stands before its permit transaction while its task is cancelled through the entry; then it goes on."""
+
+    proof = ("process_frozen",)
+    signals = ("SIGSTOP", "SIGCONT")
+
+    async def strike(self, operation_id: str) -> None:
+        zombie = await self.stood_still()
+        tasks = await self.cell.ledger.rows("task")
+        said = await doors.client(self.cell, "cancel", str(tasks[0]["task_id"]), "--json")
+        doors.record_view(
+            self.cell,
+            "user",
+            {"out": said.out[-400:], "err": said.err[-400:]},
+            ("the cancellation is taken", said.code == 0, said.err.strip()[-200:]),
+        )
+        await self.go_on(zombie)
+
+
+class AcknowledgedAfterMarkedAbsent(Special):
+    """The owner has its answer and stands before it says so; a person who sees nothing ends the operation; then it
+    says so. The person was wrong, honestly, and the late answer must not be lost: it is an incident."""
+
+    proof = ("request_arrived", "effect_committed", "process_frozen")
+    signals = ("SIGSTOP", "SIGCONT")
+
+    async def strike(self, operation_id: str) -> None:
+        frozen = await self.stood_still()
+        row = await self.row(operation_id, lambda row: row["state"] == "held", "held", OUTCOME_S)
+        await doors.user_view(self.cell, row["task_id"], state={"held"})
+        shown = (await doors.client(self.cell, "show", operation_id, "--json")).json["records"][0]
+        said = await doors.client(
+            self.cell,
+            *("resolve", operation_id, "--action", "mark_absent", "--name", "operator on call"),
+            *("--reason", "every route is down and the destination's own desk says that it has nothing"),
+            *("--expected-version", str(shown["version"]), "--expected-epoch", str(shown["epoch"]), "--json"),
+        )
+        doors.record_view(
+            self.cell,
+            "operator",
+            {"out": said.out[-400:], "err": said.err[-400:]},
+            ("after the last bound the decision is taken", said.code == 0, said.err.strip()[-200:]),
+        )
+        self.cell.run.writer.append(
+            "drill", "decision", self.cell.name, operation_id=operation_id, action="mark_absent", by="operator on call"
+        )
+        await self.row(operation_id, lambda row: row["state"] == "closed", "closed by the decision", OUTCOME_S)
+        await self.go_on(frozen)
+        await self.row(operation_id, lambda row: row["state"] == "held", "an incident by the late answer", OUTCOME_S)

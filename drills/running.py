@@ -30,7 +30,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from actonce.evidence import Drill, EvidenceWriter, LeftOut, journal_events
 from actonce.evidence.writer import utc_now
-from actonce.stack import Child, Stack, spawn
+from actonce.stack import Child, Stack, StackError, spawn
+from actonce.stack.settings import StackSettings
 from actonce.stack.zygote import Zygote
 from actonce.testing.faults import Faults
 from actonce.testing.selftest import self_tests
@@ -81,6 +82,11 @@ class Shared:
 @contextlib.asynccontextmanager
 async def shared_parts(folder: Path, seed: int, say: Say) -> AsyncIterator[Shared]:
     """Temporal, PostgreSQL, Toxiproxy and a zygote, in a folder of their own."""
+    if StackSettings.load().temporal_elsewhere:
+        raise StackError(
+            "TEMPORAL_ADDRESS (or a profile) names a Temporal server that is not the drills' own: it cannot be cut, "
+            "and its histories cannot be kept. Unset TEMPORAL_ADDRESS, TEMPORAL_PROFILE and TEMPORAL_CONFIG_FILE."
+        )
     async with Stack.open(folder, {"postgres", "temporal", "toxiproxy"}, project=ROOT, say=say) as stack:
         env = base_environment(stack)
         say("importing the programs once …")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actonce.evidence import Verdict, write_verdict
-from drills import strike, table
+from actonce.stack import StackError
+from drills import running, strike, table
 from drills.cells import Axes
 from drills.rig import Cell
 from drills.running import Shared, drill_record, open_run, shared_parts
 from drills.table import PlannedCell, run_cell, table_play
+from drills.world.challenge import NotControlled
 
 KILLED = table_play(Axes(process="SIGKILL"))
 
@@ -59,3 +62,27 @@ async def test_a_kill_with_no_operation_in_the_wanted_state_is_invalid_case_i3(
     verdict = await one_run(shared, tmp_path / "nothing")
     assert verdict.result == "invalid"
     assert [miss.status for miss in verdict.fault.not_struck] == ["indeterminate"]
+
+
+@pytest.mark.timeout(120)
+async def test_a_destination_that_does_not_prove_itself_controlled_is_not_touched(
+    shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = running.spawn
+
+    def impostor(name: str, command: list[str], **more: Any) -> Any:
+        """A destination that belongs to somebody else: it does not know this run's secret."""
+        more["env"] = {**more["env"], "ACTONCE_RUN_SECRET": "somebody else's"}
+        return real(name, command, **more)
+
+    monkeypatch.setattr(running, "spawn", impostor)
+    with pytest.raises(NotControlled):
+        await one_run(shared, tmp_path / "out")
+    assert not (tmp_path / "out" / "record.jsonl").exists()
+
+
+async def test_a_temporal_that_is_not_ours_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "temporal.example.org:7233")
+    with pytest.raises(StackError, match="not the drills' own"):
+        async with shared_parts(tmp_path / "stack", 1, print):
+            pass
