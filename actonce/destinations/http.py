@@ -86,10 +86,17 @@ class _Fence:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._window: AbstractAsyncContextManager[None] | None = None
+        self._plain: Any = None  # the new connection, while it speaks no TLS
         self.entered = False
 
-    async def trace(self, event: str, _info: dict[str, Any]) -> None:
-        if event.endswith(".send_request_headers.started"):
+    async def trace(self, event: str, info: dict[str, Any]) -> None:
+        if event == "connection.connect_tcp.complete":
+            self._plain = info["return_value"]
+        elif event == "connection.start_tls.started":
+            self._plain = None  # readable by session tickets, which say nothing
+        elif event.endswith(".send_request_headers.started"):
+            if self._plain is not None and self._plain.get_extra_info("is_readable"):
+                raise NotSent(f"{self._call.operation_id}: the other end closed or spoke before it was asked")
             window = self._call.window()
             await window.__aenter__()  # may raise SendFenced: nothing has been written yet
             self._window, self.entered = window, True

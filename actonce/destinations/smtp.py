@@ -127,7 +127,7 @@ async def _greet(talk: _Talk, settings: SmtpSettings, name: str) -> None:
             raise NotSent(f"{name}: a login is configured without TLS; set starttls, nothing was sent")
         user, password = await settings.login()
         token = base64.b64encode(f"\0{user}\0{password}".encode()).decode("ascii")
-        await talk.ask(f"AUTH PLAIN {token}", name, 235)
+        await talk.ask(f"AUTH PLAIN {token}", name, 235, secret=True)
 
 
 def _message(call: Call, sender: str) -> bytes:
@@ -144,7 +144,7 @@ def _message(call: Call, sender: str) -> bytes:
         message.set_content(str(call.payload["text"]))
     except (ValueError, KeyError) as error:
         raise PayloadError(f"{call.operation_id}: this mail cannot be rendered: {error}; nothing was sent") from error
-    if any(c in str(call.payload["to"]) for c in "<>\r\n "):
+    if any(c in str(call.payload["to"]) for c in "<>\r\n ") or not str(call.payload["to"]).isascii():
         raise PayloadError(f"{call.operation_id}: `to` is not one plain address; nothing was sent")
     lines = message.as_bytes().split(b"\r\n")
     body = b"\r\n".join(b"." + line if line.startswith(b".") else line for line in lines)
@@ -181,14 +181,20 @@ class _Talk:
         self._writer.write(data)
         await self._writer.drain()
 
-    async def ask(self, command: str, name: str, *wanted: int) -> None:
+    async def ask(self, command: str, name: str, *wanted: int, secret: bool = False) -> None:
         await self.write(command.encode("ascii", "strict") + b"\r\n")
-        await self.expect(name, *wanted)
+        await self.expect(name, *wanted, secret=secret)
 
-    async def expect(self, name: str, *wanted: int) -> None:
-        """Wait for a reply before the mail itself; any other reply is the relay's refusal, nothing was sent."""
+    async def expect(self, name: str, *wanted: int, secret: bool = False) -> None:
+        """Wait for a reply before the mail itself; any other reply is the relay's refusal, nothing was sent.
+
+        Some relays quote the command that they refuse: the words about a login are kept out, and say nothing about
+        the mail.
+        """
         code, text = await self.reply()
         if code not in wanted:
+            if secret and code >= 400:
+                raise NotAccepted(f"{name}: the relay refused the login ({code}); cure it, then retry", status=401)
             _raise_reply(name, code, text)
             raise _Garbled(f"reply {code} where {wanted} was due")
 

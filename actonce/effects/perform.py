@@ -25,6 +25,7 @@ from actonce.contracts.errors import (
     LedgerUnavailable,
     NotAccepted,
     NotSent,
+    PayloadError,
     Refused,
     SendFenced,
     StaleWrite,
@@ -134,7 +135,9 @@ async def send_and_record(
         retry_in_s = None if error.retry_after_s is None else min(error.retry_after_s, RETRY_IN_MAX_S)
         return result.model_copy(update={"retry_in_s": retry_in_s, "reason": f"status {error.status}"})
     except Refused as error:
-        return await _lost(system, permit, "refused", error)
+        return await _lost(system, permit, "refused", error, contract)
+    except PayloadError as error:  # the tool cannot say it in the destination's words; it says so before it sends
+        return await _lost(system, permit, "unknown" if window.entered else "refused", error, contract)
     except StoredErrorReplayed as error:
         return await _hold(system, permit, error)
     except asyncio.CancelledError:
@@ -197,19 +200,23 @@ async def _hold(system: System, permit: Permit, error: StoredErrorReplayed) -> I
     return result_of(operation, how="stored_error_replayed")
 
 
-async def _lost(system: System, permit: Permit, loss: outcomes.Loss, error: Exception) -> IssueResult:
+async def _lost(
+    system: System, permit: Permit, loss: outcomes.Loss, error: Exception, contract: Contract | None = None
+) -> IssueResult:
     detail = f"{type(error).__name__}: {error}"
-    operation = await _record_unless_stale(system, permit, loss, detail)
+    operation = await _record_unless_stale(system, permit, loss, detail, contract)
     if isinstance(error, DuplicateRefused):
         await outcomes.report_duplicate(system.ledger, operation, detail)
     result = result_of(operation, how=loss if operation.state is not State.COMMITTED else "adopted")
     return result.model_copy(update={"detail": detail[:500]})
 
 
-async def _record_unless_stale(system: System, permit: Permit, loss: outcomes.Loss, detail: str) -> Operation:
+async def _record_unless_stale(
+    system: System, permit: Permit, loss: outcomes.Loss, detail: str, contract: Contract | None = None
+) -> Operation:
     """Record a loss about this permit; when the operation has moved on, leave it and return what it is now."""
     try:
-        return await outcomes.record_loss(system.ledger, permit, loss, detail)
+        return await outcomes.record_loss(system.ledger, permit, loss, detail, contract)
     except StaleWrite as error:
         log.info("record came too late", operation_id=permit.operation.operation_id, loss=loss, why=str(error))
         return await _now(system, permit)

@@ -18,7 +18,7 @@ from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import MORE_THAN_ASKED, Reason, Receipt
 from actonce.ledger import pages
-from actonce.ledger.permits import Permit, attempt_facts
+from actonce.ledger.permits import Permit, attempt_facts, nothing_is_out
 from actonce.ledger.store import (
     WHERE_KEY,
     Connection,
@@ -149,8 +149,15 @@ async def _accept(
     return moved
 
 
-async def record_loss(ledger: Ledger, permit: Permit, loss: Loss, detail: str) -> Operation:
-    """Record that the attempt ended without an acknowledgement. Compare-and-set on the permit."""
+async def record_loss(
+    ledger: Ledger, permit: Permit, loss: Loss, detail: str, contract: Contract | None = None
+) -> Operation:
+    """Record that the attempt ended without an acknowledgement. Compare-and-set on the permit.
+
+    A refusal ends the operation only where it speaks for every request that was sent: nothing else is out, or all went
+    under one key that the destination registers on arrival. Else the operation is as unknown as it was ("refunded
+    already" may well be said of our own first request).
+    """
     async with ledger.transaction() as connection:
         operation = await _locked(connection, permit.operation.key)
         check_current(operation, permit)
@@ -160,9 +167,22 @@ async def record_loss(ledger: Ledger, permit: Permit, loss: Loss, detail: str) -
             earlier = await attempt_facts(connection, operation.key)
             if all(a.provably_not_sent for a in earlier):
                 columns |= {"may_commit_until": None, "unbounded": False, "reconcile_at": None, "decide_at": None}
-        if loss == "refused":
+        event = _EVENTS[loss]
+        if loss == "refused" and not await _speaks_for_all(connection, operation, permit, contract):
+            event = Event.LOST
+        elif loss == "refused":
             columns |= {"reason": "refused"}
-        return await move(connection, operation, _EVENTS[loss], **columns)
+        return await move(connection, operation, event, **columns)
+
+
+async def _speaks_for_all(
+    connection: Connection, operation: Operation, permit: Permit, contract: Contract | None
+) -> bool:
+    if operation.attempts < 2 or (contract is not None and contract.resends_same_key):
+        return True
+    attempts = await attempt_facts(connection, operation.key)
+    earlier = [a for a in attempts if (a.epoch, a.attempt) < (permit.epoch, permit.attempt)]
+    return await nothing_is_out(connection, operation, earlier)
 
 
 async def record_hold(ledger: Ledger, permit: Permit, reason: Reason, words: str) -> Operation:

@@ -83,17 +83,19 @@ class NoPermit:
     why: str = field(default="")
 
 
+# The task's row is locked first: a cancel either waits for this permit and tells of it, or is seen here.
 _INSERT = """
+WITH asked AS (SELECT cancel_requested FROM actonce.task WHERE task_id = %(task_id)s FOR SHARE)
 INSERT INTO actonce.operation (tenant, destination, action, operation_id, task_id, step, iteration, payload,
     payload_digest, account, natural_key, reverses, contract_version, contract_digest, guarantee, epoch)
 SELECT %(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(task_id)s, %(step)s, %(iteration)s, %(payload)s,
     %(digest)s, %(account)s, %(natural_key)s, %(reverses)s, %(contract_version)s, %(contract_digest)s, %(guarantee)s,
-    restore_epoch FROM actonce.identity
+    restore_epoch FROM actonce.identity LEFT JOIN asked ON true
 ON CONFLICT (tenant, destination, action, operation_id) DO UPDATE SET updated_at = operation.updated_at
 RETURNING operation.*, clock_timestamp() AS now,
     (SELECT restore_epoch FROM actonce.identity) AS current_epoch,
     (SELECT quarantined FROM actonce.identity) AS quarantined,
-    coalesce((SELECT cancel_requested FROM actonce.task t WHERE t.task_id = operation.task_id), false) AS task_cancelled
+    coalesce((SELECT cancel_requested FROM asked), false) AS task_cancelled
 """
 
 
@@ -194,7 +196,7 @@ def _used_up(earlier: list[AttemptFact], contract: Contract) -> str:
     return ""
 
 
-async def _nothing_is_out(connection: Connection, operation: Operation, earlier: list[AttemptFact]) -> bool:
+async def nothing_is_out(connection: Connection, operation: Operation, earlier: list[AttemptFact]) -> bool:
     """Is it established that no effect exists or can come? A same-key resend and a granted retry establish nothing."""
     sent = [(a.epoch, a.attempt) for a in earlier if not a.provably_not_sent]
     if not sent:
@@ -217,7 +219,7 @@ async def _key_forgotten(
     The reconciler asked the same, but its answer may be hours old when a worker comes back to take the permit.
     """
     sent = [a for a in earlier if not a.provably_not_sent]
-    if not sent or operation.retry_granted or await _nothing_is_out(connection, operation, earlier):
+    if not sent or operation.retry_granted or await nothing_is_out(connection, operation, earlier):
         return ""
     if contract.keys is None or not contract.resends_same_key:
         if all(a.key_kept_until is None for a in sent):
@@ -394,7 +396,7 @@ async def attempt_facts(connection: Connection, key: OperationKey) -> list[Attem
 async def _cancel_ready(connection: Connection, operation: Operation) -> Operation:
     """Close a ready operation of a cancelled task; hold it where "not done" would be a guess (rule R3)."""
     earlier = await attempt_facts(connection, operation.key) if operation.attempts else []
-    if await _nothing_is_out(connection, operation, earlier):
+    if await nothing_is_out(connection, operation, earlier):
         return await move(connection, operation, Event.CANCEL, reason="cancelled")
     words = "its task was cancelled, and an earlier request of it may have taken effect or still may"
     return await pages.hold(connection, operation, Reason.LATE_COMMIT_POSSIBLE, words)
@@ -422,6 +424,7 @@ __all__ = [
     "cancel_task_operations",
     "check_fence",
     "lock_operation",
+    "nothing_is_out",
     "read_own",
     "take_permit",
 ]

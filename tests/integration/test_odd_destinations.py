@@ -29,7 +29,7 @@ from actonce.contracts.contract import (
     Unbounded,
     WritePath,
 )
-from actonce.contracts.errors import NotAccepted, NotSent, PayloadError, RouteUnavailable, Unknown
+from actonce.contracts.errors import NotAccepted, NotSent, PayloadError, Refused, RouteUnavailable, Unknown
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.messages import DecisionRequest, OperationRequest
 from actonce.contracts.verdict import Page, Receipt, Row
@@ -40,9 +40,9 @@ from actonce.effects.perform import RETRY_IN_MAX_S, perform
 from actonce.effects.reconcile import settle_step
 from actonce.effects.system import System, register_contracts, this_process
 from actonce.effects.watcher import WatchSettings, watch_once
-from actonce.ledger import decisions
+from actonce.ledger import decisions, permits, tasks
 from actonce.ledger.migrate import migrate
-from actonce.ledger.store import Ledger
+from actonce.ledger.store import Ledger, Operation
 
 # Seconds: as short as a permit can live with a slow transaction in it.
 TIMING = Timing(
@@ -226,6 +226,30 @@ async def test_retry_after_is_no_sleep_for_ever(deployment: Deployment) -> None:
     assert (await perform(await deployment.process(send), request())).retry_in_s == RETRY_IN_MAX_S
 
 
+async def test_refusal_speaks_for_no_other_request(deployment: Deployment) -> None:
+    """A person permitted a retry, and the destination says that it was done already: perhaps by our first request."""
+    answers = iter([Unknown("the answer was lost"), Refused("done already", status=422)])
+
+    async def send(call: Call) -> Receipt:
+        async with call.window():
+            pass
+        raise next(answers)
+
+    system = await deployment.process(send)
+    await perform(system, request())
+    await asyncio.sleep(TO_THE_PAGE_S)
+    held = await settle_step(system, key_of(request()))
+    await take(system, request(), "permit_one_retry", held.version)
+    assert (await perform(system, request())).status == "unknown"
+
+
+async def test_payload_that_a_tool_cannot_render_is_refused(deployment: Deployment) -> None:
+    async def send(call: Call) -> Receipt:
+        raise PayloadError("not in this alphabet")
+
+    assert (await perform(await deployment.process(send), request())).status == "refused"
+
+
 # a contract that changes while an operation is under way --------------------------------------------------------
 
 ON_ARRIVAL = Keys(registered="arrival", retention_s=86_400, margin_s=10)
@@ -345,15 +369,20 @@ async def test_beacon_before_the_bound_grew_is_written_again(deployment: Deploym
     assert (await settle_step(new, key_of(request()))).next == "hold"
 
 
+async def take(system: System, asked: OperationRequest, decision: str, version: int) -> None:
+    """Record a decision and consume it."""
+    taken = {"action": decision, "name": "n", "reason": "r", "expected_epoch": 1, "expected_version": version}
+    await decisions.record(system.ledger, key_of(asked), DecisionRequest.model_validate(taken))
+    assert (await decide(system, key_of(asked)))[1].endswith("applied")
+
+
 async def closed_after_two_permits(system: System, asked: OperationRequest) -> None:
     for decision in ("permit_one_retry", "mark_absent"):
         await perform(system, asked)
         await asyncio.sleep(TO_THE_PAGE_S)
         held = await settle_step(system, key_of(asked))
         assert held.next == "hold"
-        taken = {"action": decision, "name": "n", "reason": "r", "expected_epoch": 1, "expected_version": held.version}
-        await decisions.record(system.ledger, key_of(asked), DecisionRequest.model_validate(taken))
-        assert (await decide(system, key_of(asked)))[1].endswith("applied")
+        await take(system, asked, decision, held.version)
 
 
 async def test_second_effect_is_held_although_its_natural_key_has_a_new_owner(deployment: Deployment) -> None:
@@ -392,6 +421,26 @@ async def test_recount_without_a_beacon_counts_what_is_shown_and_pages_what_is_n
     await asyncio.sleep(0.5)  # ten times the grace
     await watch_once(system, SEEN_AT_ONCE)
     assert any(paged in page["title"] for page in await deployment.rows("page") if page["closed_at"] is None)
+
+
+async def test_cancel_tells_of_a_permit_that_is_being_taken(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel while the permit's transaction is open: it waits for it, or the permit is not given."""
+    system, asked = await deployment.process(), request()
+    task, _ = await tasks.accept(system.ledger, asked.tenant, "odd", "1", asked.payload)
+    cancels: list[asyncio.Future[tuple[tasks.Task, list[Operation]]]] = []
+    dispatch = permits._dispatch
+
+    async def cancelled_meanwhile(*args: Any) -> permits.Permit:
+        cancels.append(asyncio.ensure_future(tasks.cancel(system.ledger, task.task_id)))
+        await asyncio.wait(cancels, timeout=0.3)
+        return await dispatch(*args)
+
+    monkeypatch.setattr(permits, "_dispatch", cancelled_meanwhile)
+    assert (await perform(system, asked)).attempt == 1
+    _, in_flight = await cancels[0]
+    assert [o.operation_id for o in in_flight] == [key_of(asked).operation_id]
 
 
 # what no ledger can keep -----------------------------------------------------------------------------------------

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -280,3 +282,32 @@ async def test_no_header_of_an_answer_in_an_error() -> None:
         with pytest.raises(Unknown) as lost:
             await send(server.url, make_call(CONTRACT))
     assert "s3cret" not in str(lost.value)
+
+
+@pytest.mark.parametrize("early", [APPLIED + b'{"id": "x"}', b"HTTP/1.1 408 Request Timeout\r\n\r\n", b""])
+async def test_what_is_said_before_we_asked_is_no_answer(early: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    received = [b""]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(early)
+        writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(100):
+                received[0] += data
+        received.append(b"closed")
+        writer.close()
+
+    trace = http._Fence.trace
+
+    async def late(self: http._Fence, event: str, info: dict[str, Any]) -> None:
+        if event.endswith(".send_request_headers.started"):
+            await asyncio.sleep(0.1)  # the early words have arrived
+        await trace(self, event, info)
+
+    monkeypatch.setattr(http._Fence, "trace", late)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(NotSent, match="before it was asked"):
+            await send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x", make_call(CONTRACT))
+    await eventually(lambda: len(received) == 2)
+    assert received == [b"", b"closed"]

@@ -10,7 +10,7 @@ import pytest
 
 from actonce.contracts.errors import NotAccepted, NotSent, PayloadError, Refused, SendFenced, Unknown
 from actonce.destinations import Destination
-from actonce.destinations.smtp import SmtpSettings, mail_contract, mail_destination
+from actonce.destinations.smtp import SmtpSettings, _Talk, mail_contract, mail_destination
 from drills.world.client import World
 from tests.unit.world.helpers import Window, destination, effects, eventually, make_call
 
@@ -142,3 +142,18 @@ async def test_an_address_cannot_smuggle_a_command() -> None:
         with pytest.raises(PayloadError):
             await dest.send(make_call(dest.contract, MAIL | {"to": "a@b.org>\r\nDATA"}))
         assert received == b""
+
+
+async def test_a_relay_that_quotes_the_login_is_not_quoted() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"502 unknown command: " + await reader.readline())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with server:
+        talk = await _Talk.open(SmtpSettings("127.0.0.1", server.sockets[0].getsockname()[1], sender="a@b"), 1.0)
+        with pytest.raises(NotAccepted) as refused:
+            await talk.ask("AUTH PLAIN s3cret", "op1", 235, secret=True)
+        talk.close()
+    assert "s3cret" not in str(refused.value)
