@@ -22,7 +22,7 @@ from actonce.contracts import clocks
 from actonce.contracts.errors import LedgerUnavailable, SendFenced
 
 FENCE_FRESH_S = 0.05  # a commit this young is the fence itself; beyond it the ledger is asked again
-_ASK_SHARE = 0.7  # of what is left of a permit's life: how long the ledger may take to confirm it
+_LAST_SHARE = 0.1  # of a permit's life, its end: no window opens in it, so that a busy process is fenced, not killed
 _TIMER_ABSTIME = 1
 _CLOCK_BOOTTIME = 7
 
@@ -95,6 +95,15 @@ class FreezeTimer:
         self._timer = timer
 
 
+_ASKING: set[asyncio.Future[None]] = set()  # the loop itself keeps no task alive
+
+
+def _ended(asking: asyncio.Future[None]) -> None:
+    _ASKING.discard(asking)
+    if not asking.cancelled():
+        asking.exception()  # of no interest any more where nobody waits for it
+
+
 class Window:
     """The armed window of one permit, single use. `entered`: a byte may have left; `written`: all of them may have."""
 
@@ -113,6 +122,7 @@ class Window:
         self._closed = False
         self._timer = timer
         self._deadline_s = deadline_s
+        self._open_until_s = deadline_s - _LAST_SHARE * (deadline_s - allowed_at_s)
         self._allowed_at_s = allowed_at_s
         self._ask_ledger = ask_ledger
 
@@ -142,12 +152,24 @@ class Window:
         if now_s - self._allowed_at_s > FENCE_FRESH_S:
             try:
                 # A ledger that is slow fences this send; the timer is for a process that is frozen, and would kill.
-                async with asyncio.timeout((self._deadline_s - now_s) * _ASK_SHARE):
-                    await self._ask_ledger()
+                await self._ask(within_s=self._open_until_s - now_s)
             except (LedgerUnavailable, TimeoutError) as error:
                 raise SendFenced(f"{self.name}: the ledger cannot confirm the permit; nothing was sent") from error
         self._check_life()
 
+    async def _ask(self, within_s: float) -> None:
+        """Ask beside us: a database driver that is cancelled tidies up first, for longer than a permit may live."""
+        asking = asyncio.ensure_future(self._ask_ledger())
+        _ASKING.add(asking)
+        asking.add_done_callback(_ended)
+        try:
+            done, _ = await asyncio.wait([asking], timeout=within_s)
+        finally:
+            asking.cancel()
+        if not done:
+            raise TimeoutError
+        asking.result()
+
     def _check_life(self) -> None:
-        if clocks.now_s() >= self._deadline_s:
+        if clocks.now_s() >= self._open_until_s:
             raise SendFenced(f"{self.name}: the permit's life was over before the send; nothing was sent")
