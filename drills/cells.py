@@ -81,6 +81,12 @@ class Axes:
         return replace(self, twin=TWINS[1 - TWINS.index(self.twin)])
 
     @property
+    def comparable(self) -> bool:
+        """Are the caller's records of the two twins the same for certain? A cut ledger, a shutdown and a thaw race with
+        the record itself, so that only a plain loss and a kill leave nothing to chance."""
+        return self.process in ("none", "SIGKILL") and self.cut == "none"
+
+    @property
     def committed_first(self) -> bool:
         """The effect happened before the caller lost its answer."""
         return self.twin == "commit_then_drop"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from drills.cells import AXES, Axes, every_cell, impossible
 
@@ -50,7 +51,7 @@ def covering_array(
 def cover(strength: int, seed: int) -> list[Axes]:
     """The cells of `lost-acknowledgement` that cover every allowed combination of `strength` axis values.
 
-    Every fault and every process fault is there with both twins in otherwise equal cells, so that they can be compared.
+    Every fault is there with both twins in otherwise equal cells, so that they can be compared; one pair is killed.
     """
     rows = covering_array(AXES, strength, seed, lambda row: impossible(Axes(*row)) is None)
     cells = [Axes(*row) for row in rows]
@@ -63,12 +64,13 @@ def every_allowed() -> list[Axes]:
 
 
 def _missing_twins(cells: Sequence[Axes]) -> list[Axes]:
-    """For each fault, and each process fault, that has no pair of twins yet, the other twin of its first cell."""
+    """For each fault a pair of comparable twins, and one pair that is killed."""
     present = set(cells)
     added: list[Axes] = []
-    for axis, value in [("fault", f) for f in AXES["fault"]] + [("process", p) for p in AXES["process"]]:
-        mine = [c for c in cells if getattr(c, axis) == value and impossible(c.other_twin) is None]
-        if mine and not any(c.other_twin in present for c in mine):
-            added.append(mine[0].other_twin)
-            present.add(mine[0].other_twin)
+    for fault, process in [*((fault, "none") for fault in AXES["fault"]), ("closed", "SIGKILL")]:
+        base = replace(next(c for c in cells if c.fault == fault), process=process, cut="none")
+        for axes in (base, base.other_twin):
+            if axes not in present:
+                present.add(axes)
+                added.append(axes)
     return added

@@ -37,7 +37,7 @@ SETTLE_S = 90.0  # reconcile-after 6 s + page grace 8 s + recovery 11 s at worst
 CONTROL_SETTLE_S = 30.0  # a control may never settle; its effects are there long before
 START_S = 15.0
 RECOUNT_S = 40.0  # rule R10: after the last bound (about 6 s) and a beacon
-PROBE_S = 40.0
+PROBE_S = 90.0  # a second on a quiet machine
 TASK_S = 45.0  # a workflow looks again after at most 30 s
 QUIET_S = 1.0  # 2 × the pause between two readings (0.5 s)
 

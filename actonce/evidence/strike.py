@@ -257,12 +257,12 @@ def _request_held(at: Scene) -> Proof:
     if held is None or held >= interval.end_ns:
         return Proof(kind, None, "no byte of the caller was seen before the release")
     late = [line for line in at.story.requests if line.mono_ns >= interval.end_ns]
+    # Without any arrival the account is known only where the drill gave the operation an account of its own.
+    account = at.request.account if at.request is not None else at.story.plan.subject
     dropped = [  # complete too late for what bounds it: the destination's ingress closed its connection
         line
         for line in at.evidence.of(RequestIncomplete)
-        if at.request is not None
-        and (line.destination, line.account) == (at.request.destination, at.request.account)
-        and line.mono_ns >= interval.end_ns
+        if (line.destination, line.account) == (at.story.plan.destination, account) and line.mono_ns >= interval.end_ns
     ]
     early = [line for line in at.story.requests if line.mono_ns < interval.end_ns]
     other_ways = [  # a later attempt may take another way while the first is still held

@@ -34,7 +34,10 @@ class LostAcknowledgement:
         table = list(dict.fromkeys([*cells(options), *same]))
         present = set(table)
         planned = [PlannedCell(play, next(numbers)) for play in protocol_cells(options)]
-        planned += [PlannedCell(table_play(axes), next(numbers), has_twin=axes.other_twin in present) for axes in table]
+        planned += [
+            PlannedCell(table_play(axes), next(numbers), has_twin=axes.comparable and axes.other_twin in present)
+            for axes in table
+        ]
         controls = chosen_controls(options)
         planned += [
             PlannedCell(c.play(), next(numbers), f"control:{c.name}", control=c.name, expected_finding=c.finding)

@@ -47,7 +47,7 @@ def _special(number: str, name: str, kind: type[plays.Special], expected: Expect
         planned_fault=kind.planned,
         stop=stop,
         stops=stops,
-        workers=2 if kind.signals else 1,
+        workers=more.pop("workers", 2 if kind.signals else 1),
         **more,
     )
 
@@ -306,6 +306,7 @@ PROTOCOL: list[Play] = [
         ),
         stop="before_permit",
         entry=True,
+        workers=1,  # a successor would rightly send before anybody cancels
     ),
     _special(
         "protocol-11",
