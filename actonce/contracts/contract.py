@@ -161,10 +161,8 @@ class Contract(_Frozen):
     clock_skew_s: float = Field(default=1.0, ge=0)
     attempts_max: int = Field(default=3, ge=1, le=50)  # permits that may have been used
     unsent_max: int = Field(default=20, ge=1, le=200)  # permits that provably were not: an outage of minutes
-    has_natural_key: bool = False
     has_beacon: bool = False
-    atomic_batch: bool = False
-    irreversible: bool = True
+    atomic_batch: bool = False  # one call that makes several objects is one operation only if this is true
 
     @model_validator(mode="after")
     def _true(self) -> Contract:

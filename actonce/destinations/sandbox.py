@@ -81,7 +81,6 @@ class SandboxSettings(BaseModel):
     contracts: dict[str, dict[str, Any]] = {}  # destination → contract fields to override
     key_retention_s: float = 86_400.0
     key_margin_s: float = 10.0
-    natural_key: bool = False
     lag_s: float = 0.5
     processing_bound_s: float = 0.5
     clock_skew_s: float = 0.1
@@ -203,7 +202,6 @@ def sandbox_contract(shape: _Shape, kind: LateArrivalKind, settings: SandboxSett
         "timing": Timing.model_validate(DRILL_TIMING | settings.timing),
         "processing_bound_s": settings.processing_bound_s,
         "clock_skew_s": settings.clock_skew_s,
-        "has_natural_key": settings.natural_key,
         "has_beacon": True,
     }
     return Contract.model_validate(declared | settings.contracts.get(shape.name, {}))

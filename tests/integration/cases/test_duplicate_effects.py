@@ -136,7 +136,7 @@ async def test_model_that_fails_until_the_whole_task_is_run_again(lab: Lab) -> N
 @side_by_side
 async def test_two_workers_with_separate_ledgers(lab: Lab) -> None:
     """case a6: the destination's "duplicate" is no ordinary error: reconciled, and paged."""
-    async with lab.bench(modes={"natural_key": True}, natural_key=True) as bench:
+    async with lab.bench(modes={"natural_key": True}) as bench:
         second_dsn = await bench.ledger_database(f"{bench.database}_other")
         first, second = await bench.system(), await bench.system(dsn=second_dsn)
         assert (await perform(first, bench.request())).status == "committed"
