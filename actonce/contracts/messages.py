@@ -69,6 +69,7 @@ class ReconcileResult(_Message):
     state: str  # the operation's state after the verdict was recorded
     next: Literal["done", "issue", "wait", "beacon", "probe", "cancel_key", "hold"]
     wait_s: float = 0.0
+    wait_max_s: float = 0.0  # a longer pause would oversleep a moment at which reading tells more
     object_id: str | None = None
     completion: str | None = None
     may_commit_until: str | None = None

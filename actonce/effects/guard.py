@@ -207,7 +207,8 @@ class Operations:
             if read.next in _JOURNALED:
                 await self._journaled(request, ref, read)
             # waits grow with the number of readings, so that a long wait has a short history
-            await self._wait(max(read.wait_s, min(_PAUSE_MAX_S, read.wait_s * 1.3 ** max(0, reads - 5))))
+            grown_s = min(_PAUSE_MAX_S, read.wait_s * 1.3 ** max(0, reads - 5))
+            await self._wait(max(read.wait_s, min(read.wait_max_s, grown_s)))
             reads += 1
 
     async def _journaled(self, request: OperationRequest, ref: OperationRef, read: ReconcileResult) -> None:

@@ -138,9 +138,8 @@ def _result(
     destination: Destination, case: Case, operation: Operation, verdict: Verdict, clock: LedgerClock
 ) -> ReconcileResult:
     step = next_step(destination, case, operation, clock.now())
-    return _message(
-        operation, verdict, step, wait_s(destination.contract, case, clock.now()) if step == "wait" else 0.0
-    )
+    pause, longest = waits_s(destination.contract, case, clock.now()) if step == "wait" else (0.0, 0.0)
+    return _message(operation, verdict, step, pause).model_copy(update={"wait_max_s": longest})
 
 
 def probe_is_due(destination: Destination, case: Case) -> bool:
@@ -171,15 +170,21 @@ def next_step(destination: Destination, case: Case, operation: Operation, now: d
     return "wait"
 
 
-def wait_s(contract: Contract, case: Case, now: datetime) -> float:
-    """Seconds until reading again can tell more, at most; an effect may show earlier, so it is capped by the guard."""
+def waits_s(contract: Contract, case: Case, now: datetime) -> tuple[float, float]:
+    """(Pause before the next reading, longest pause that oversleeps no milestone), in seconds.
+
+    An effect may show at any time, so readings begin close together; between milestones nothing else changes, so the
+    guard may let the pauses grow up to the second number.
+    """
     until, _ = bounds.may_commit_until(contract, case.facts.attempts)
     floor = bounds.reconcile_at(contract, case.facts.attempts)
     lag_s = max((r.lag_s for r in contract.routes), default=0.0)
     milestones = [t for t in (until, floor) if t is not None]
     milestones += [t + timedelta(seconds=lag_s) for t in milestones]
     ahead = [(t - now).total_seconds() for t in milestones if t > now]
-    return max(0.05, min([contract.timing.read_again_s, *ahead]))
+    # past the last milestone only beacons and pages are waited for: no reason to sleep long
+    longest = max(0.05, min(ahead)) if ahead else contract.timing.read_again_s
+    return min(contract.timing.read_again_s, longest), longest
 
 
 def _message(operation: Operation, verdict: Verdict, step: NextStep, wait: float) -> ReconcileResult:
