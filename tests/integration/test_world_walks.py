@@ -61,7 +61,8 @@ def build(world: World, shape: str) -> Destination:
     timing = Timing.model_validate(TIMES)
     client = http_client(keep_alive=False)
     if shape == "mail":
-        (mail,) = build_sandbox(settings(world, "acct", destinations=("mail",), timing=TIMES))
+        skew = {"mail": {"clock_skew_s": 0.1}}
+        (mail,) = build_sandbox(settings(world, "acct", destinations=("mail",), timing=TIMES, contracts=skew))
         return mail
     urls = {name: world.listeners[f"{shape}.{name}"] for name in ("write", "by_id", "list", "search")}
     if shape == "stripe_like":
@@ -69,7 +70,7 @@ def build(world: World, shape: str) -> Destination:
         contract = stripe_like_contract("acct", timing, clock_skew_s=0.1)
         return StripeLike(contract, RestApi("acct", urls, bearer, client), "prn-acct").destination()
     return GithubLike(
-        github_like_contract("acct", timing), RestApi("acct", urls, bearer, client), "prn-acct"
+        github_like_contract("acct", timing, clock_skew_s=0.1), RestApi("acct", urls, bearer, client), "prn-acct"
     ).destination()
 
 
