@@ -7,6 +7,7 @@ ActonceError
 ├── LedgerError
 │   ├── LedgerUnavailable    the ledger did not answer; nothing may be sent
 │   ├── ForeignLedger        the ledger is not the one this deployment was set up with
+│   ├── NoIntent             the operation is not in this ledger; nothing was sent from it
 │   ├── StaleWrite           compare-and-set on (epoch, attempt, version) lost; re-read and reconcile
 │   ├── StillRecording       another request holds this task key and has not ended (defined in ledger/tasks.py)
 │   └── IntentConflict       same operation identity, other digest; nothing was sent
@@ -51,6 +52,10 @@ class LedgerUnavailable(LedgerError):
 
 class ForeignLedger(LedgerError):
     """The ledger's identity is not the expected one (empty, restored elsewhere or foreign)."""
+
+
+class NoIntent(LedgerError):
+    """The operation has no intent in this ledger, so nothing was sent from it."""
 
 
 class StaleWrite(LedgerError):

@@ -14,7 +14,7 @@ from typing import Literal
 
 from actonce.contracts import bounds
 from actonce.contracts.contract import Contract
-from actonce.contracts.errors import LedgerError, StaleWrite
+from actonce.contracts.errors import LedgerError, NoIntent, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import State
 from actonce.contracts.messages import ReconcileResult
@@ -24,7 +24,7 @@ from actonce.effects import combine as rule
 from actonce.effects.routes import read_all, read_back
 from actonce.effects.system import System, log
 from actonce.ledger import verdicts
-from actonce.ledger.store import LedgerClock, Operation, read_operation, utc
+from actonce.ledger.store import LedgerClock, Operation, utc
 from actonce.ledger.verdicts import Case
 
 _STALE_TRIES = 5  # somebody else moved the operation while we read; read again
@@ -35,11 +35,10 @@ async def reconcile(system: System, key: OperationKey) -> ReconcileResult:
     """Establish what happened to an operation, from the destination. Raises LedgerUnavailable; never guesses."""
     destination = system.destination(key.destination, key.action)
     for _ in range(_STALE_TRIES):
-        async with system.ledger.transaction() as connection:
-            if await read_operation(connection, key) is None:
-                return _never_intended(key)
         try:
             return await _reconcile_once(system, destination, key)
+        except NoIntent:
+            return _never_intended(key)
         except StaleWrite as error:
             log.info("read again", operation_id=key.operation_id, why=str(error))
     raise LedgerError(f"{key} changed during {_STALE_TRIES} readings in a row; try again")

@@ -9,7 +9,7 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from actonce.contracts.contract import Contract
-from actonce.contracts.errors import LedgerError, StaleWrite
+from actonce.contracts.errors import NoIntent, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import MORE_THAN_ASKED, AttemptFact, Facts, Outcome, Reading, Verdict
@@ -57,13 +57,11 @@ class Case:
 
 
 async def open_case(ledger: Ledger, key: OperationKey, contract: Contract) -> Case:
-    """Read everything the verdict rule may know of an operation. Raises LedgerError when there is no such one."""
+    """Read everything the verdict rule may know of an operation. Raises NoIntent when there is no such one."""
     async with ledger.transaction() as connection:
         operation = await read_operation(connection, key)
         if operation is None:
-            raise LedgerError(
-                f"{key} has no intent in this ledger; nothing was sent from here; check the id and the DSN"
-            )
+            raise NoIntent(f"{key} has no intent in this ledger; nothing was sent from here; check the id and the DSN")
         return await case_of(connection, operation, contract)
 
 
