@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from drills.cells import Axes
 
-# What the routes show of a row that exists / of rows that prove freshness.
+# What the routes show of a row that exists.
 ONE_SHOWS = frozenset({"healthy", "list_short_by_one", "short_without_total", "canonical_denies", "all_but_one_down"})
-BLIND = frozenset({"stale", "masked", "all_down"})
 # A complete list against its declared total, and a second independent route, all fresh.
 CAN_PROVE_ABSENCE = frozenset({"healthy", "canonical_denies"})
 

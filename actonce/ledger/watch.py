@@ -20,54 +20,52 @@ _NOBODY_READS: LiteralString = (
 )
 
 
+async def _operations(ledger: Ledger, query: LiteralString, params: tuple[object, ...]) -> list[Operation]:
+    """The operations that a query selects, in a transaction of its own."""
+    async with ledger.transaction() as connection:
+        return [Operation.of(row) for row in await many(connection, query, params)]
+
+
 async def unsettled(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Operation]:
     """Operations past reconcile-after that nobody has settled and nobody reads (rule R11), oldest first."""
-    async with ledger.transaction() as connection:
-        rows = await many(
-            connection,
-            "SELECT * FROM actonce.operation o WHERE state IN ('dispatched', 'unknown', 'acknowledged')"
-            f" AND reconcile_at < clock_timestamp(){_NOBODY_READS} ORDER BY reconcile_at LIMIT %s",
-            (idle_s, limit),
-        )
-        return [Operation.of(row) for row in rows]
+    return await _operations(
+        ledger,
+        "SELECT * FROM actonce.operation o WHERE state IN ('dispatched', 'unknown', 'acknowledged')"
+        f" AND reconcile_at < clock_timestamp(){_NOBODY_READS} ORDER BY reconcile_at LIMIT %s",
+        (idle_s, limit),
+    )
 
 
 async def held(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Operation]:
     """Held operations that nobody has read for `idle_s`, oldest first: late evidence may still resolve them."""
-    async with ledger.transaction() as connection:
-        rows = await many(
-            connection,
-            f"SELECT * FROM actonce.operation o WHERE state = 'held'{_NOBODY_READS} ORDER BY updated_at LIMIT %s",
-            (idle_s, limit),
-        )
-        return [Operation.of(row) for row in rows]
+    return await _operations(
+        ledger,
+        f"SELECT * FROM actonce.operation o WHERE state = 'held'{_NOBODY_READS} ORDER BY updated_at LIMIT %s",
+        (idle_s, limit),
+    )
 
 
 async def undecided(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Operation]:
     """Held operations with a recorded decision that no workflow has consumed for `idle_s`."""
-    async with ledger.transaction() as connection:
-        rows = await many(
-            connection,
-            "SELECT o.* FROM actonce.operation o WHERE EXISTS (SELECT 1 FROM actonce.decision d"
-            " WHERE d.tenant = o.tenant AND d.destination = o.destination AND d.action = o.action"
-            " AND d.operation_id = o.operation_id AND d.consumed_at IS NULL"
-            " AND d.created_at < clock_timestamp() - make_interval(secs => %s)) LIMIT %s",
-            (idle_s, limit),
-        )
-        return [Operation.of(row) for row in rows]
+    return await _operations(
+        ledger,
+        "SELECT o.* FROM actonce.operation o WHERE EXISTS (SELECT 1 FROM actonce.decision d"
+        " WHERE d.tenant = o.tenant AND d.destination = o.destination AND d.action = o.action"
+        " AND d.operation_id = o.operation_id AND d.consumed_at IS NULL"
+        " AND d.created_at < clock_timestamp() - make_interval(secs => %s)) LIMIT %s",
+        (idle_s, limit),
+    )
 
 
 async def orphaned(ledger: Ledger, after_s: float, limit: int = 200) -> list[Operation]:
     """Ready operations with earlier permits whose next permit nobody has taken for `after_s`."""
-    async with ledger.transaction() as connection:
-        rows = await many(
-            connection,
-            "SELECT o.* FROM actonce.operation o LEFT JOIN actonce.task t USING (task_id) WHERE o.state = 'ready'"
-            " AND o.attempts > 0 AND t.outcome IS NULL"
-            " AND o.updated_at < clock_timestamp() - make_interval(secs => %s) ORDER BY o.updated_at LIMIT %s",
-            (after_s, limit),
-        )
-        return [Operation.of(row) for row in rows]
+    return await _operations(
+        ledger,
+        "SELECT o.* FROM actonce.operation o LEFT JOIN actonce.task t USING (task_id) WHERE o.state = 'ready'"
+        " AND o.attempts > 0 AND t.outcome IS NULL"
+        " AND o.updated_at < clock_timestamp() - make_interval(secs => %s) ORDER BY o.updated_at LIMIT %s",
+        (after_s, limit),
+    )
 
 
 async def hold_orphan(ledger: Ledger, operation: Operation) -> Operation:
@@ -111,14 +109,12 @@ async def recount_overdue(ledger: Ledger, operation: Operation, after_s: float) 
 
 async def due_recounts(ledger: Ledger, limit: int = 200) -> list[Operation]:
     """Ended operations with two or more permits that must be read again, however they ended (rule R10)."""
-    async with ledger.transaction() as connection:
-        rows = await many(
-            connection,
-            "SELECT * FROM actonce.operation WHERE recount_at < clock_timestamp() AND recounted_at IS NULL"
-            " AND state IN ('committed', 'refused', 'closed') ORDER BY recount_at LIMIT %s",
-            (limit,),
-        )
-        return [Operation.of(row) for row in rows]
+    return await _operations(
+        ledger,
+        "SELECT * FROM actonce.operation WHERE recount_at < clock_timestamp() AND recounted_at IS NULL"
+        " AND state IN ('committed', 'refused', 'closed') ORDER BY recount_at LIMIT %s",
+        (limit,),
+    )
 
 
 async def recounted(
@@ -146,9 +142,7 @@ async def recounted(
 
 async def find_operation(ledger: Ledger, operation_id: str) -> list[Operation]:
     """Every record with this operation_id (one per destination and action)."""
-    async with ledger.transaction() as connection:
-        rows = await many(connection, "SELECT * FROM actonce.operation WHERE operation_id = %s", (operation_id,))
-        return [Operation.of(row) for row in rows]
+    return await _operations(ledger, "SELECT * FROM actonce.operation WHERE operation_id = %s", (operation_id,))
 
 
 async def operations_of_task(ledger: Ledger, task_id: str) -> list[Operation]:
