@@ -252,7 +252,7 @@ def show(
 @app.command()
 def resolve(
     operation_id: str,
-    action: Annotated[str, typer.Option(help="mark_committed, mark_absent or permit_one_retry.")],
+    action: Annotated[str, typer.Option(help="mark_committed, mark_absent, permit_one_retry or resume.")],
     name: Annotated[str, typer.Option(help="Who decides.", envvar="ACTONCE_OPERATOR")],
     reason: Annotated[str, typer.Option(help="Why.")],
     expected_version: Annotated[int, typer.Option(help="The version you decide on; `show` has it.")],

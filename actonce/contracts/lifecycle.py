@@ -51,6 +51,7 @@ class Event(StrEnum):
     MARK_COMMITTED = "mark_committed"
     MARK_ABSENT = "mark_absent"
     PERMIT_ONE_RETRY = "permit_one_retry"
+    RESUME = "resume"  # the condition of a gate is met again; only a hold that a gate opened before a permit
     CANCEL = "cancel"  # only before anything was sent
 
 
@@ -79,6 +80,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (S.HELD, E.MARK_COMMITTED): S.COMMITTED,
     (S.HELD, E.MARK_ABSENT): S.CLOSED,
     (S.HELD, E.PERMIT_ONE_RETRY): S.READY,
+    (S.HELD, E.RESUME): S.READY,
     (S.COMMITTED, E.RECOUNT_BAD): S.HELD,
     (S.REFUSED, E.RECOUNT_BAD): S.HELD,  # R10 reads again whatever the ending was: two effects may hide behind it
     (S.CLOSED, E.RECOUNT_BAD): S.HELD,

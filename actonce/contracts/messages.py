@@ -135,7 +135,7 @@ class TaskReport(_Message):
     operations: list[OperationResult] = Field(default_factory=list)
 
 
-DecisionAction = Literal["mark_committed", "mark_absent", "permit_one_retry"]
+DecisionAction = Literal["mark_committed", "mark_absent", "permit_one_retry", "resume"]
 
 
 class DecisionRequest(_Message):

@@ -39,6 +39,25 @@ class Reason(StrEnum):
     DUPLICATE_REFUSED = "duplicate_refused"
     POSSIBLE_DUPLICATE = "possible_duplicate"
     ORPHANED = "orphaned"  # nobody works on the task of an operation that is not settled
+    # A gate in the permit's transaction refused: nothing was sent under the permit that was asked for.
+    APPROVAL_REQUIRED = "approval_required"
+    APPROVAL_EXPIRED = "approval_expired"
+    APPROVAL_CHANGED = "approval_changed"
+    APPROVAL_WITHDRAWN = "approval_withdrawn"
+    CREDENTIAL_EXPIRED = "credential_expired"
+    CREDENTIAL_REVOKED = "credential_revoked"
+    CREDENTIAL_UNAVAILABLE = "credential_unavailable"
+    NOT_AUTHORISED = "not_authorised"
+    DEADLINE_PASSED = "deadline_passed"
+    # A task waits without an operation.
+    MEMORY_UNAVAILABLE = "memory_unavailable"
+    # The deployment is not well; nothing is held by these, a person is called.
+    LEDGER_UNAVAILABLE = "ledger_unavailable"
+    AUDIT_LAG = "audit_lag"
+    AUDIT_GAP = "audit_gap"
+    NOBODY_WORKS = "nobody_works"
+    BACKLOG = "backlog"
+    INCOMPATIBLE_WORKER = "incompatible_worker"
 
 
 AT_ONCE = frozenset({Reason.PAYLOAD_CONFLICT, Reason.MULTIPLE_MATCHES, Reason.NO_ROUTE})

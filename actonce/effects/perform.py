@@ -77,7 +77,7 @@ async def perform(system: System, request: OperationRequest) -> IssueResult:
     window = Window(
         f"{intent.key.operation_id} attempt {permit.attempt}",
         system.timer,
-        deadline_s=asked_at_s + contract.timing.permit_lifetime_s,
+        deadline_s=asked_at_s + permit.life_s,
         allowed_at_s=asked_at_s,  # not when its answer came: the commit may be much older than that
         ask_ledger=lambda: permits.check_fence(system.ledger, permit),
     )
@@ -117,7 +117,7 @@ async def send_and_record(
     call = _call(permit, window, give_up_s)
     token = _current.set(call)
     try:
-        if clocks.now_s() >= asked_at_s + contract.timing.permit_lifetime_s:
+        if clocks.now_s() >= asked_at_s + permit.life_s:
             raise SendFenced(f"{call.operation_id}: the permit came after its life was over; nothing was sent")
         async with answer_deadline(give_up_s - clocks.now_s()):
             try:

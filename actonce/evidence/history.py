@@ -186,7 +186,7 @@ def _allowed(
                 return True
     return any(
         decision.operation_id == operation_id
-        and decision.action == "permit_one_retry"
+        and decision.action in {"permit_one_retry", "resume"}
         and moment(first.scheduled_at) < moment(decision.at) < moment(second.scheduled_at)
         for decision in case.evidence.of(Decision)
     )

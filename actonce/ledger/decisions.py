@@ -16,8 +16,9 @@ from actonce.contracts.errors import DecisionRefused
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.messages import DecisionRequest
-from actonce.contracts.verdict import MORE_THAN_ASKED, Outcome, Verdict
-from actonce.ledger import pages
+from actonce.contracts.reasons import policy
+from actonce.contracts.verdict import MORE_THAN_ASKED, Outcome, Reason, Verdict
+from actonce.ledger import gates, pages
 from actonce.ledger.store import (
     WHERE_KEY,
     Connection,
@@ -36,6 +37,7 @@ _EVENTS = {
     "mark_committed": Event.MARK_COMMITTED,
     "mark_absent": Event.MARK_ABSENT,
     "permit_one_retry": Event.PERMIT_ONE_RETRY,
+    "resume": Event.RESUME,
 }
 
 
@@ -63,7 +65,8 @@ class Decision:
 async def record(ledger: Ledger, key: OperationKey, request: DecisionRequest) -> Decision:
     """Write the decision.
 
-    Raises DecisionRefused with a code: unknown_operation, not_held, stale, too_early, object_id_missing, decided.
+    Raises DecisionRefused with a code: unknown_operation, not_held, stale, too_early, object_id_missing, decided,
+    not_permitted (by the reason code), condition_not_met (a resume before its condition holds).
     """
     try:
         async with ledger.transaction() as connection:
@@ -120,6 +123,18 @@ async def check_allowed(
             f"{request.expected_epoch} version {request.expected_version}; read it again",
             code="stale",
         )
+    allowed = policy(Reason(operation.reason)).actions if operation.reason else ()
+    if request.action not in allowed:
+        raise DecisionRefused(
+            f"{key} is held for {operation.reason}, which permits {', '.join(allowed) or 'no decision'}, not "
+            f"{request.action}; read docs/operations/{operation.reason}.md",
+            code="not_permitted",
+        )
+    if request.action == "resume":
+        unmet = await gates.unmet(connection, operation)
+        if unmet:
+            raise DecisionRefused(f"{key}: resume is refused: {unmet}", code="condition_not_met")
+        return None
     if request.action == "mark_committed":
         if not request.object_id:
             raise DecisionRefused(f"{key}: mark_committed needs the destination's object id", code="object_id_missing")

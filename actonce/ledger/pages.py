@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
+from actonce.contracts.reasons import policy
 from actonce.contracts.verdict import Reason
 from actonce.ledger.store import (
     WHERE_KEY,
@@ -17,6 +18,7 @@ from actonce.ledger.store import (
     audit,
     identity_params,
     move,
+    one,
     utc,
 )
 
@@ -28,6 +30,10 @@ def may_commit_words(operation: Operation) -> str:
     if operation.may_commit_until is None:
         return "nothing was sent that could still commit"
     return f"may still commit until {utc(operation.may_commit_until)}"
+
+
+def _incident(operation: Operation) -> str:
+    return f"operation:{operation.tenant}:{operation.destination}:{operation.action}:{operation.operation_id}"
 
 
 async def hold(
@@ -48,14 +54,10 @@ async def hold(
         " DO UPDATE SET reason = excluded.reason, words = excluded.words",
         {**identity_params(held.key), "task_id": held.task_id, "reason": reason.value, "words": words},
     )
-    await connection.execute(
-        "UPDATE actonce.task SET state = 'held', reason = %s, detail = %s, since = clock_timestamp()"
-        " WHERE task_id = %s AND state NOT IN ('complete', 'failed', 'cancelled')",
-        (reason.value, f"{held.operation_id}: {words}", held.task_id),
-    )
+    await _task_is_held(connection, held.task_id, reason, f"{held.operation_id}: {words}")
     await open_page(
         connection,
-        incident=f"operation:{held.tenant}:{held.destination}:{held.action}:{held.operation_id}",
+        incident=_incident(held),
         reason=reason.value,
         title=f"{held.action} at {held.destination} is held: {reason.value}",
         body=_body(held, reason, words),
@@ -64,14 +66,82 @@ async def hold(
     return held
 
 
+async def hold_task(connection: Connection, task_id: str, step: str, reason: Reason, words: str) -> None:
+    """Hold a task at a step that has no operation (yet), and page. Holding it again changes the words only."""
+    task = await one(connection, "SELECT tenant FROM actonce.task WHERE task_id = %s FOR UPDATE", (task_id,))
+    tenant = task["tenant"] if task else task_id.partition("/")[0]
+    await connection.execute(
+        "INSERT INTO actonce.hold (tenant, task_id, step, reason, words) VALUES (%s, %s, %s, %s, %s)"
+        " ON CONFLICT (task_id, step) WHERE closed_at IS NULL AND operation_id IS NULL"
+        " DO UPDATE SET reason = excluded.reason, words = excluded.words",
+        (tenant, task_id, step, reason.value, words),
+    )
+    await _task_is_held(connection, task_id, reason, f"step {step}: {words}")
+    await audit(connection, "task.held", None, {"step": step, "reason": reason.value, "words": words}, task_id=task_id)
+    await open_page(
+        connection,
+        incident=f"task:{task_id}:{step}",
+        reason=reason.value,
+        title=f"task {task_id} is held at {step}: {reason.value}",
+        body=f"Task {task_id} is held at step {step}: {reason.value}. {words}\n"
+        f"It resumes by itself when {policy(reason).resumes_when}.\n"
+        f"Do: python client.py dependencies   then   python client.py list --state held\n"
+        f"Procedure: {policy(reason).procedure}",
+        task_id=task_id,
+    )
+
+
+async def close_task_hold(connection: Connection, task_id: str, step: str, closed_by: str) -> bool:
+    """Close the hold of a task at a step (if any) and its page. True when there was one."""
+    row = await one(
+        connection,
+        "UPDATE actonce.hold SET closed_at = clock_timestamp(), closed_by = %s, seen_at = clock_timestamp()"
+        " WHERE task_id = %s AND step = %s AND operation_id IS NULL AND closed_at IS NULL RETURNING reason",
+        (closed_by, task_id, step),
+    )
+    if row is None:
+        return False
+    await close_page(connection, f"task:{task_id}:{step}")
+    await _task_goes_on(connection, task_id)
+    await audit(connection, "task.released", None, {"step": step, "closed_by": closed_by}, task_id=task_id)
+    return True
+
+
+async def close_page(connection: Connection, incident: str) -> None:
+    """What was wrong is over."""
+    await connection.execute(
+        "UPDATE actonce.page SET closed_at = clock_timestamp() WHERE incident = %s AND closed_at IS NULL", (incident,)
+    )
+
+
+async def _task_is_held(connection: Connection, task_id: str, reason: Reason, detail: str) -> None:
+    await connection.execute(
+        "UPDATE actonce.task SET state = 'held', reason = %s, detail = %s, since = clock_timestamp()"
+        " WHERE task_id = %s AND state NOT IN ('complete', 'failed', 'cancelled')",
+        (reason.value, detail, task_id),
+    )
+
+
+async def _task_goes_on(connection: Connection, task_id: str) -> None:
+    """A task is held for as long as anything of it is."""
+    await connection.execute(
+        "UPDATE actonce.task t SET state = 'running', reason = NULL, detail = NULL, since = clock_timestamp()"
+        " WHERE task_id = %s AND state = 'held' AND NOT EXISTS"
+        " (SELECT 1 FROM actonce.hold h WHERE h.task_id = t.task_id AND h.closed_at IS NULL)",
+        (task_id,),
+    )
+
+
 def _body(held: Operation, reason: Reason, words: str) -> str:
+    row = policy(reason)
     return (
         f"Operation {held.operation_id} ({held.action} at {held.destination}, step {held.step} of task {held.task_id}) "
         f"is held: {reason.value}. {words}\n"
         f"The effect {may_commit_words(held)}. Nothing is sent again until this is resolved.\n"
         f"Do: python client.py show {held.operation_id}   then   python client.py resolve {held.operation_id} "
         f"--expected-version {held.version} --expected-epoch {held.epoch} …\n"
-        f"Procedure: docs/operations/{reason.value}.md"
+        f"Permitted: {', '.join(row.actions)}. It resumes when {row.resumes_when}.\n"
+        f"Owner: {row.owner}. Procedure: {row.procedure}"
     )
 
 
@@ -82,16 +152,8 @@ async def close_hold(connection: Connection, operation: Operation, closed_by: st
         f" WHERE {WHERE_KEY} AND closed_at IS NULL",
         {**identity_params(operation.key), "by": closed_by},
     )
-    await connection.execute(
-        "UPDATE actonce.page SET closed_at = clock_timestamp() WHERE incident = %s AND closed_at IS NULL",
-        (f"operation:{operation.tenant}:{operation.destination}:{operation.action}:{operation.operation_id}",),
-    )
-    await connection.execute(
-        "UPDATE actonce.task t SET state = 'running', reason = NULL, detail = NULL, since = clock_timestamp()"
-        " WHERE task_id = %s AND state = 'held' AND NOT EXISTS"
-        " (SELECT 1 FROM actonce.operation o WHERE o.task_id = t.task_id AND o.state = 'held')",
-        (operation.task_id,),
-    )
+    await close_page(connection, _incident(operation))
+    await _task_goes_on(connection, operation.task_id)
 
 
 async def open_page(
@@ -106,8 +168,8 @@ async def open_page(
 ) -> None:
     """Open an incident, or count one more sighting of the open one."""
     await connection.execute(
-        "INSERT INTO actonce.page (incident, reason, title, body, operation_id, task_id)"
-        " VALUES (%s, %s, %s, %s, %s, %s)"
+        "INSERT INTO actonce.page (incident, reason, severity, title, body, operation_id, task_id)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s)"
         " ON CONFLICT (incident) WHERE closed_at IS NULL DO UPDATE SET seen_again = page.seen_again + 1,"
         # another reason is news and is sent again; a repeat of the same one is not
         " sent_at = CASE WHEN page.reason = excluded.reason THEN page.sent_at END,"
@@ -115,6 +177,7 @@ async def open_page(
         (
             incident,
             reason,
+            policy(reason).severity,
             title,
             body,
             operation.operation_id if operation else None,

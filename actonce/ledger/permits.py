@@ -21,7 +21,7 @@ from actonce.contracts.errors import IntentConflict, SendFenced
 from actonce.contracts.identity import OperationKey, wire_key
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import AttemptFact, Reason
-from actonce.ledger import pages
+from actonce.ledger import gates, pages
 from actonce.ledger.store import (
     WHERE_KEY,
     Connection,
@@ -72,7 +72,13 @@ class Permit:
     epoch: int
     attempt: int
     wire_key: str
+    issued_at: datetime
     not_after: datetime
+
+    @property
+    def life_s(self) -> float:
+        """How long it may be used, in seconds from before it was asked for; the contract's, or what a gate allows."""
+        return (self.not_after - self.issued_at).total_seconds()
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class NoPermit:
 
 # The task's row is locked first: a cancel either waits for this permit and tells of it, or is seen here.
 _INSERT = """
-WITH asked AS (SELECT cancel_requested FROM actonce.task WHERE task_id = %(task_id)s FOR SHARE)
+WITH asked AS (SELECT cancel_requested, deadline FROM actonce.task WHERE task_id = %(task_id)s FOR SHARE)
 INSERT INTO actonce.operation (tenant, destination, action, operation_id, task_id, step, iteration, payload,
     payload_digest, account, natural_key, reverses, contract_version, contract_digest, guarantee, epoch)
 SELECT %(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(task_id)s, %(step)s, %(iteration)s, %(payload)s,
@@ -95,7 +101,8 @@ ON CONFLICT (tenant, destination, action, operation_id) DO UPDATE SET updated_at
 RETURNING operation.*, clock_timestamp() AS now,
     (SELECT restore_epoch FROM actonce.identity) AS current_epoch,
     (SELECT quarantined FROM actonce.identity) AS quarantined,
-    coalesce((SELECT cancel_requested FROM asked), false) AS task_cancelled
+    coalesce((SELECT cancel_requested FROM asked), false) AS task_cancelled,
+    (SELECT deadline FROM asked) AS task_deadline
 """
 
 
@@ -183,7 +190,10 @@ async def _consume(
     forgotten = await _key_forgotten(connection, operation, earlier, contract, row["now"])
     if forgotten:
         return NoPermit(await pages.hold(connection, operation, Reason.RETENTION_EXPIRED, forgotten), forgotten)
-    return await _dispatch(connection, operation, row, earlier, contract, owner, nonce)
+    gate = await gates.check(connection, operation, row, contract)
+    if isinstance(gate, gates.Refusal):
+        return NoPermit(await pages.hold(connection, operation, gate.reason, gate.words), gate.words)
+    return await _dispatch(connection, operation, {**row, "latest": gate.latest}, earlier, contract, owner, nonce)
 
 
 def _used_up(earlier: list[AttemptFact], contract: Contract) -> str:
@@ -248,6 +258,8 @@ async def _dispatch(
     issued_at: datetime = row["now"]
     epoch: int = row["current_epoch"]
     not_after = issued_at + timedelta(seconds=contract.timing.permit_lifetime_s)
+    if row["latest"] is not None:
+        not_after = min(not_after, row["latest"])
     attempt = operation.attempt + 1
     generation, key = await _next_key(connection, operation, earlier, contract)
     fact = AttemptFact(epoch=epoch, attempt=attempt, generation=generation, issued_at=issued_at, not_after=not_after)
@@ -293,7 +305,7 @@ async def _dispatch(
             "kept_until": issued_at + timedelta(seconds=kept_s) if kept_s is not None else None,
         },
     )
-    return Permit(moved, nonce, epoch, attempt, key, not_after)
+    return Permit(moved, nonce, epoch, attempt, key, issued_at, not_after)
 
 
 async def _next_key(
@@ -342,7 +354,7 @@ async def read_own(ledger: Ledger, key: OperationKey, nonce: UUID) -> Permit | N
 async def _own(connection: Connection, operation: Operation, nonce: UUID) -> Permit:
     row = await one(connection, "SELECT * FROM actonce.attempt WHERE nonce = %s", (nonce,))
     assert row is not None, "a dispatched operation has an attempt row"
-    return Permit(operation, nonce, row["epoch"], row["attempt"], row["wire_key"], row["not_after"])
+    return Permit(operation, nonce, row["epoch"], row["attempt"], row["wire_key"], row["issued_at"], row["not_after"])
 
 
 async def check_fence(ledger: Ledger, permit: Permit) -> None:

@@ -32,6 +32,10 @@ def steps(rules: Rules, world: World) -> Steps:
 
 
 def _decide(rules: Rules, world: World, row: Ledger) -> Steps:
+    if rules.gate and (row.gated or not rules.resume_gated_only):
+        after = write_now(rules, world, Event.RESUME)
+        if after is not None:
+            yield "the gate's condition holds again and the operator decides `resume`", after
     seen = sure(rules, world) if rules.operator == "lagging" else len(world.effects)
     careless = rules.operator == "careless"
     if seen or careless:

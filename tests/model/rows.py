@@ -20,6 +20,7 @@ LEAVES_HOLD = frozenset(
         Event.MARK_COMMITTED,
         Event.MARK_ABSENT,
         Event.PERMIT_ONE_RETRY,
+        Event.RESUME,
     }
 )
 
@@ -68,7 +69,7 @@ def write(rules: Rules, world: World, event: Event, held: Token, **columns: obje
         state = follow(row.state if rules.cas else held.state, event)
     except IllegalTransition:
         return None
-    changed = row._replace(state=state, version=row.version + 1, **columns)  # type: ignore[arg-type]
+    changed = row._replace(**{"gated": False, **columns}, state=state, version=row.version + 1)  # type: ignore[arg-type]
     after = world._replace(ledger=changed)
     left_hold = row.state is State.HELD and state is not State.HELD
     if left_hold and (event not in LEAVES_HOLD or held.state is not State.HELD):

@@ -31,6 +31,7 @@ SCENARIOS: dict[str, Rules] = {
     "keys ignored, careless operator, may decline": Rules(operator="careless", refuses=True),
     "keys ignored, careless operator, read back": Rules(operator="careless", completion="read_back"),
     "keys ignored, three permits": Rules(permits_max=3),
+    "keys ignored, a gate may refuse": Rules(gate=True),
     "keys ignored, restore": Rules(restore=True),
     "keys ignored, restore, three permits, nobody decides": Rules(restore=True, permits_max=3, operator="away"),
     "nothing bounds late arrivals": Rules(kind="none", transit_real=NEVER, watch=ALL_BUT_P7),
@@ -142,6 +143,12 @@ DROPPED: tuple[Dropped, ...] = (
     Dropped("a decision is accepted before T", _BOUNDED, "P1", {"decision_waits": False}),
     Dropped(
         "an operator decides at T by routes that still lag", "keys ignored, slow routes", "P1", {"operator": "lagging"}
+    ),
+    Dropped(
+        "a hold that no gate opened is resumed like one",
+        "keys ignored, a gate may refuse",
+        "P1",
+        {"resume_gated_only": False},
     ),
     Dropped("a decision names no version", _THREE, "P1", {"decision_version": False}),
     Dropped("no watcher", _BOUNDED, "P4", {"watched": frozenset()}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from actonce.contracts.lifecycle import Event, State
-from tests.model.rows import Token, flag, follow, write
+from tests.model.rows import Token, flag, follow, write, write_now
 from tests.model.world import Exec, Ledger, Request, Rules, World
 
 Steps = Iterator[tuple[str, World]]
@@ -53,6 +53,10 @@ def _start(rules: Rules, world: World) -> Steps:
     if row.state is State.READY and _may_dispatch(rules, world, row):
         words = f"a worker takes permit {world.permits + 1} (attempt {row.attempt + 1})"
         yield from _permit(rules, world, row, words)
+        if rules.gate:
+            after = write_now(rules, world, Event.HOLD, gated=True)
+            assert after is not None
+            yield "the gate refuses the next permit: hold", after
     if not rules.nonce and row.state is State.DISPATCHED and world.permits:
         limit = dict(row.limits).get(row.permit, 0)
         again = Exec(row.permit, row.epoch, row.attempt, row.version, row.generation, "permitted", False, limit)

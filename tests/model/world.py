@@ -47,6 +47,7 @@ class Rules:
     refuses: bool = False
     operator: str = "honest"  # honest, lagging (sees what routes are sure to show), careless, away
     restore: bool = False
+    gate: bool = False  # an approval or a lease may have ended when the next permit is asked for
 
     # Protections and assumptions that can be taken out one at a time.
     fence: bool = True
@@ -63,6 +64,7 @@ class Rules:
     accepted_is_ack: bool = False
     cancel_needs_absence: bool = True
     cancel_atomic: bool = True
+    resume_gated_only: bool = True
     treat_key_as_arrival: bool = False
     retention_at_permit: bool = True
     beacon: str = "none"  # none: the declared lag is waited for; after, old: a control object replaces it
@@ -119,6 +121,7 @@ class Ledger(NamedTuple):
     swept: bool  # False after a restore until it has been reconciled
     resend: bool  # ready because rule R3 allowed the same key again
     recounted: bool
+    gated: bool = False  # held by a gate, before a permit
 
 
 class World(NamedTuple):
