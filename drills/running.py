@@ -63,7 +63,8 @@ PRELOADED = [
 ]
 WORLD_READY_S = 30.0
 _OPERATION_ID = re.compile(r"op1_[a-z2-7]{32}")
-_REASON = re.compile(r"is held: ([a-z_]+)")
+_TASK = re.compile(r"\b[tT]ask ((?:[\w.-]+/){2}[\w.:-]*\w)")
+_REASON = re.compile(r"is held(?: at [\w.-]+)?: ([a-z_]+)")
 
 
 @dataclass
@@ -177,6 +178,7 @@ def _record_page(run: Run, page: Paged) -> None:
     """A page reached its channel. What it is about is read from its text, as a person would."""
     channel = page.path.strip("/")
     operation = _OPERATION_ID.search(f"{page.title} {page.text}")
+    task = _TASK.search(f"{page.title} {page.text}")
     reason = _REASON.search(f"{page.title} {page.text}")
     operation_id = operation.group() if operation else None
     run.writer.append(
@@ -188,6 +190,7 @@ def _record_page(run: Run, page: Paged) -> None:
         incident=operation_id or page.title,
         reason=reason.group(1) if reason else "unnamed",
         operation_id=operation_id,
+        task_id=task.group(1) if task else None,
         channel=channel,
         title=page.title,
         text=page.text,

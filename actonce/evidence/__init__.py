@@ -8,7 +8,16 @@ worked out from a recorded folder alone. Record with `EvidenceWriter`, then `wri
 from actonce.evidence.journal import journal_events
 from actonce.evidence.judge import judge
 from actonce.evidence.lines import Line
-from actonce.evidence.record import Cell, Drill, EvidenceError, Expected, Fault, LeftOut, PlannedOperation
+from actonce.evidence.record import (
+    Cell,
+    Drill,
+    EvidenceError,
+    Expected,
+    Fault,
+    LeftOut,
+    PlannedOperation,
+    PlannedTask,
+)
 from actonce.evidence.result import verify, write_verdict
 from actonce.evidence.verdict import Verdict
 from actonce.evidence.writer import EvidenceWriter
@@ -23,6 +32,7 @@ __all__ = [
     "LeftOut",
     "Line",
     "PlannedOperation",
+    "PlannedTask",
     "Verdict",
     "journal_events",
     "judge",

@@ -267,6 +267,17 @@ class Exited(ProcessLine):
     signal: str | None = None
 
 
+class Observation(Line):
+    """What a witness outside the system saw for itself: `name` says what is claimed of `target`, `facts` what was
+    measured. `evidence.observations` decides whether the facts carry the claim."""
+
+    of_source: ClassVar[str] = "witness"
+    of_kind: ClassVar[str] = "observation"
+    name: str
+    target: str
+    facts: dict[str, Any]
+
+
 # -- pages, drill, caller, views -------------------------------------------------------------------
 
 
@@ -278,6 +289,7 @@ class Page(Line):
     incident: str
     reason: str
     operation_id: str | None = None
+    task_id: str | None = None
     channel: str
 
 
@@ -419,11 +431,13 @@ class CallerVerdict(Line):
 
 
 class CallerHold(Line):
-    """A hold, open while `resolved_at` is null."""
+    """A hold, open while `resolved_at` is null. Of an operation, or of a task at a step that has none."""
 
     of_source: ClassVar[str] = "caller"
     of_kind: ClassVar[str] = "hold"
-    operation_id: str
+    operation_id: str | None
+    task_id: str | None = None
+    step: str | None = None
     reason: str
     opened_at: str
     resolved_at: str | None
@@ -463,7 +477,7 @@ _LINES: tuple[type[Line], ...] = (
     Request, Effect, AnswerBegun, AnswerFailed, AnswerReplaced, Dropped, Refused, Reversed, Latch,
     Challenge, Connection, RequestIncomplete, Beacon, ProbeNote, KeyCancelled, JournalNote, JournalEnd,
     ToxicAdded, ToxicRemoved, ProxyDisabled, ProxyEnabled, CallerConnection, Started, Signalled,
-    ProcessState, Exited, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
+    ProcessState, Exited, Observation, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
     ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
     CallerTask, View,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 FORMAT = "actonce-evidence/1"
 DRILL_FILE, CELLS_FILE, RECORD_FILE, HISTORIES_DIR = "drill.json", "cells.jsonl", "record.jsonl", "histories"
 
-Source = Literal["destination", "wire", "process", "page", "drill", "caller", "view"]
+Source = Literal["destination", "wire", "process", "witness", "page", "drill", "caller", "view"]
 Proof = Literal[
     "request_arrived",
     "request_sent",
@@ -31,6 +31,7 @@ Proof = Literal[
     "process_exited",
     "process_frozen",
     "cut_active",
+    "observed",
 ]
 VIEW_NAMES = ("user", "state", "alerts", "dependencies", "operator")
 # Final states of an operation. Anything else at the end of a drill is unfinished business, so "stuck".
@@ -101,12 +102,19 @@ class PlannedOperation(Strict):
     expected: Expected | None = None
 
 
+class PlannedTask(Strict):
+    """One task whose own end is expected: `state` or `state:reason`, any of them."""
+
+    task_id: str = Field(min_length=1)
+    states: list[str] = Field(min_length=1)
+
+
 class Fault(Strict):
     """What was done to the cell, and which proofs must be on record before it counts as struck.
 
     targets: operation_ids that must be struck. proof: every kind must hold for every target. proxies:
     Toxiproxy proxies on the write's way. cut_proxies: proxies that `cut_active` must find cut. signals:
-    in the order sent.
+    in the order sent. observations: names of witness lines that `observed` must find proven.
     """
 
     spec: dict[str, Any]
@@ -114,6 +122,7 @@ class Fault(Strict):
     proof: list[Proof] = Field(min_length=1)
     proxies: list[str] = []
     cut_proxies: list[str] = []
+    observations: list[str] = []
     signals: list[str] = []
     frozen_min_s: float = 0.0
     anchor: Literal["in_flight", "before_send"] = "in_flight"  # when the signal must have struck
@@ -123,6 +132,8 @@ class Fault(Strict):
     def _proofs_have_what_they_need(self) -> Fault:
         if "cut_active" in self.proof and not self.cut_proxies:
             raise ValueError("proof cut_active needs cut_proxies: nothing names what was cut")
+        if ("observed" in self.proof) != bool(self.observations):
+            raise ValueError("proof observed and observations need each other: nothing names what was seen")
         if {"signal_delivered", "process_frozen", "process_exited"} & set(self.proof) and not self.signals:
             raise ValueError("proofs about a process need signals: nothing names what was sent")
         return self
@@ -139,6 +150,7 @@ class Cell(Strict):
     expected_finding: str | None = None
     expected: Expected
     operations: list[PlannedOperation] = Field(min_length=1)
+    tasks: list[PlannedTask] = []  # what becomes of the tasks themselves, where that is part of the claim
     task_ids: list[str] = []  # workflow ids: each needs a caller `task` line and a history
     purged: list[str] = []  # task_ids whose history was deleted on purpose
     twin_of: str | None = None
@@ -153,6 +165,8 @@ class Cell(Strict):
         known = {operation.operation_id for operation in self.operations}
         if len(known) != len(self.operations):
             raise ValueError(f"cell {self.cell}: an operation_id is planned twice")
+        if strangers := {task.task_id for task in self.tasks} - set(self.task_ids):
+            raise ValueError(f"cell {self.cell}: tasks {sorted(strangers)} are expected and not among its task_ids")
         if strangers := set(self.fault.targets) - known:
             raise ValueError(f"cell {self.cell}: fault targets {sorted(strangers)} are not among its operations")
         return self

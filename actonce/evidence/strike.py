@@ -23,6 +23,7 @@ from actonce.evidence.lines import (
     Dropped,
     Effect,
     Exited,
+    Observation,
     OfRequest,
     ProcessLine,
     ProcessState,
@@ -36,6 +37,7 @@ from actonce.evidence.lines import (
     ToxicAdded,
     ToxicRemoved,
 )
+from actonce.evidence.observations import carries
 
 Status = Literal["struck", "installed but did not strike", "indeterminate"]
 Stream = Literal["upstream", "downstream", "both"]
@@ -425,6 +427,21 @@ def _cut_active(at: Scene) -> Proof:
     return Proof(kind, True, f"{', '.join(at.story.cell.fault.cut_proxies)} cut at the strike moment", order)
 
 
+def _observed(at: Scene) -> Proof:
+    """Every observation that the fault names was made by a witness, and its facts carry what it claims."""
+    order = 0
+    for name in at.story.cell.fault.observations:
+        lines = [line for line in at.evidence.of(Observation, at.name) if line.name == name]
+        if not lines:
+            return Proof("observed", None, f"no witness observed `{name}`")
+        judged = [carries(line) for line in lines]
+        if not all(ok for ok, _ in judged):
+            why = next(why for ok, why in judged if not ok)
+            return Proof("observed", False, f"`{name}` is not what the witness saw: {why}", lines[0].order)
+        order = max(order, lines[0].order)
+    return Proof("observed", True, ", ".join(at.story.cell.fault.observations), order)
+
+
 PROOFS: dict[str, Callable[[Scene], Proof]] = {
     "request_arrived": _request_arrived,
     "request_sent": _request_sent,
@@ -439,4 +456,5 @@ PROOFS: dict[str, Callable[[Scene], Proof]] = {
     "process_exited": _process_exited,
     "process_frozen": _process_frozen,
     "cut_active": _cut_active,
+    "observed": _observed,
 }

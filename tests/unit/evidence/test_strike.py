@@ -177,7 +177,7 @@ def test_a_proof_is_proven_refuted_or_missing(
 
 def test_every_kind_of_proof_has_a_case_of_each_answer_that_it_can_give() -> None:
     assert set(PROOFS) == set(get_args(ProofName))
-    for kind in PROOFS:
+    for kind in set(PROOFS) - {"observed"}:  # test_observations.py
         answers = {case[1] for case in CASES if case[0] == kind}
         assert answers >= {True, None}, kind
         assert False in answers or kind == "request_arrived", kind

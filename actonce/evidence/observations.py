@@ -1,0 +1,69 @@
+"""What a witness measured, and whether it carries what it claims. One function per claim.
+
+Contract: the witness is no part of the system under test. It connects, writes or counts for itself, at the very place
+where the fault was put, and records raw facts; a claim holds only by those facts.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+from actonce.evidence.lines import Observation
+
+Facts = dict[str, Any]
+Judged = tuple[bool, str]
+SILENT_MIN_S = 1.0  # an answer on loopback takes a thousandth of it
+
+
+def _silent(facts: Facts) -> Judged:
+    """A connection was accepted and nothing came back for long enough."""
+    ok = facts.get("connected") is True and facts.get("bytes_down") == 0 and facts.get("ended") is None
+    waited_s = float(facts.get("waited_s", 0.0))
+    return ok and waited_s >= SILENT_MIN_S, (
+        f"connected {facts.get('connected')}, {facts.get('bytes_down')} bytes and end {facts.get('ended')} "
+        f"in {waited_s:.2f} s"
+    )
+
+
+def _refused(facts: Facts) -> Judged:
+    """Nobody listened."""
+    return facts.get("connected") is False and bool(facts.get("error")), f"{facts.get('error') or 'it connected'}"
+
+
+def _write_failed(facts: Facts) -> Judged:
+    """A write of the witness's own failed there, because there is no room or it may not be written."""
+    named = errno.errorcode.get(int(facts.get("errno") or 0), "no error")
+    return named in {"ENOSPC", "EROFS", "EDQUOT"}, f"{named} at {facts.get('path')}"
+
+
+def _accepted_while_nobody_worked(facts: Facts) -> Judged:
+    """Tasks were accepted while no worker process was alive, by the kernel's own table."""
+    alive, accepted = facts.get("alive"), int(facts.get("accepted") or 0)
+    return alive == [] and accepted > 0, f"{accepted} accepted with {alive} alive"
+
+
+def _not_accepted_by_destination(facts: Facts) -> Judged:
+    """The destination itself turned the credential away."""
+    return facts.get("status") in {401, 403}, f"status {facts.get('status')}"
+
+
+CLAIMS: dict[str, Callable[[Facts], Judged]] = {
+    "silent": _silent,
+    "refused": _refused,
+    "write_failed": _write_failed,
+    "accepted_while_nobody_worked": _accepted_while_nobody_worked,
+    "credential_turned_away": _not_accepted_by_destination,
+}
+
+
+def carries(line: Observation) -> Judged:
+    """Do the facts carry the claim, and what they say. An unknown claim is carried by nothing."""
+    claim = CLAIMS.get(line.name)
+    if claim is None:
+        return False, f"no rule judges {line.name!r}; known are {sorted(CLAIMS)}"
+    try:
+        return claim(line.facts)
+    except (TypeError, ValueError) as error:
+        return False, f"its facts cannot be read: {error}"

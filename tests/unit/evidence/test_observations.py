@@ -1,0 +1,100 @@
+"""What a witness says is judged by its facts; and what becomes of tasks, on small records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actonce.evidence.case import build
+from actonce.evidence.checks_tasks import held_tasks_are_paged, tasks_as_expected
+from actonce.evidence.folder import load
+from actonce.evidence.strike import PROOFS, scene
+from tests.unit.evidence.builders import Run, plan
+
+QUIET = {"connected": True, "bytes_down": 0, "ended": None, "waited_s": 2.0}
+GOOD: dict[str, dict[str, Any]] = {
+    "silent": QUIET,
+    "refused": {"connected": False, "error": "ConnectionRefusedError"},
+    "write_failed": {"errno": 28, "path": "/x"},
+    "accepted_while_nobody_worked": {"alive": [], "accepted": 3},
+    "credential_turned_away": {"status": 401},
+}
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("silent", QUIET | {"connected": False}),
+    ("silent", QUIET | {"bytes_down": 1}),
+    ("silent", QUIET | {"ended": "closed"}),
+    ("silent", QUIET | {"waited_s": 0.2}),
+    ("silent", {}),
+    ("refused", {"connected": True, "error": None}),
+    ("refused", {"connected": False}),
+    ("write_failed", {"errno": None, "path": "/x"}),
+    ("write_failed", {"errno": 13, "path": "/x"}),
+    ("accepted_while_nobody_worked", {"alive": [7], "accepted": 3}),
+    ("accepted_while_nobody_worked", {"alive": [], "accepted": 0}),
+    ("accepted_while_nobody_worked", {"accepted": 3}),
+    ("credential_turned_away", {"status": 200}),
+    ("silent", QUIET | {"waited_s": "long"}),
+    ("never heard of", {"ok": True}),
+]
+
+
+def observed(folder: Path, name: str, *facts: dict[str, Any]) -> bool | None:
+    run = Run()
+    plan(run, "x")["fault"] |= {"proof": ["observed"], "observations": [name]}
+    run.add("drill", "note", "x", 1, text="begun")
+    for one in facts:
+        run.add("witness", "observation", "x", 2, name=name, target="t", facts=one)
+    case = build(load(run.write(folder)))
+    return PROOFS["observed"](scene(case.evidence, case.stories["x", "op1_x"])).proven
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_facts_that_carry_a_claim_prove_it(tmp_path: Path, name: str) -> None:
+    assert observed(tmp_path / "run", name, GOOD[name]) is True
+
+
+@pytest.mark.parametrize(("name", "facts"), BAD)
+def test_facts_that_do_not_carry_it_refute_it_also_beside_good_ones(
+    tmp_path: Path, name: str, facts: dict[str, Any]
+) -> None:
+    assert observed(tmp_path / "run", name, facts) is False
+    assert observed(tmp_path / "beside", name, *filter(None, (GOOD.get(name), facts or {"x": 1}))) is False
+
+
+def test_without_a_witness_nothing_is_proven(tmp_path: Path) -> None:
+    assert observed(tmp_path / "run", "silent") is None
+
+
+def tasks(folder: Path, state: str, reason: str | None, *, page: str | None, hold: bool) -> list[str]:
+    run = Run()
+    cell = plan(run, "x")
+    cell |= {"task_ids": ["a/b/c"], "tasks": [{"task_id": "a/b/c", "states": ["complete", "held:memory_unavailable"]}]}
+    run.add("caller", "task", "x", 2, task_id="a/b/c", state=state, reason=reason)
+    if hold:
+        about = {"operation_id": None, "task_id": "a/b/c", "step": "recall", "reason": "memory_unavailable"}
+        run.add("caller", "hold", "x", 2, opened_at="2026-01-01T12:00:00+00:00", resolved_at=None, **about)
+    if page:
+        run.add("page", "page", "x", 2, incident="i", reason="memory_unavailable", channel="c", task_id=page)
+    case = build(load(run.write(folder)))
+    return [str(finding) for finding in (*tasks_as_expected(case), *held_tasks_are_paged(case))]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "page", "hold", "finding"),
+    [
+        ("complete", None, None, False, None),
+        ("held", "memory_unavailable", "a/b/c", True, None),
+        ("held", "memory_unavailable", None, True, "held without page task=a/b/c"),
+        ("held", "memory_unavailable", "a/b/other", True, "held without page task=a/b/c"),
+        ("held", "approval_expired", None, False, "wrong end task=a/b/c: held:approval_expired"),
+        ("running", None, None, False, "wrong end task=a/b/c: running"),
+    ],
+)
+def test_a_task_ends_as_expected_and_is_never_held_in_silence(
+    tmp_path: Path, state: str, reason: str | None, page: str | None, hold: bool, finding: str | None
+) -> None:
+    found = tasks(tmp_path / "run", state, reason, page=page, hold=hold)
+    assert len(found) == (finding is not None)
+    assert finding is None or found[0].startswith(finding)
