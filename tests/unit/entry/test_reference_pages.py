@@ -7,7 +7,8 @@ from pathlib import Path
 
 import typer
 
-import client
+from actonce import client
+from actonce.client import base
 from actonce.entry.app import create_app
 from actonce.entry.settings import EntrySettings
 from actonce.paging import PagingSettings
@@ -37,5 +38,5 @@ def test_every_command_and_exit_status_is_named() -> None:
     text = (FOLDER / "client.md").read_text()
     for name in typer.main.get_command(client.app).commands:  # type: ignore[attr-defined]
         assert re.search(rf"`(?:[^`]*, )?{name}\b", text), name
-    for status in (client.ENDED, client.REFUSED, client.UNREACHABLE, client.HELD, client.TIMEOUT):
-        assert f"| {status} |" in text and f" {status} " in str(client.__doc__).replace("\n", " ")
+    for status in (base.ENDED, base.REFUSED, base.UNREACHABLE, base.HELD, base.TIMEOUT):
+        assert f"| {status} |" in text and f" {status} " in client.app.info.help.replace("\n", " ")

@@ -1,0 +1,9 @@
+"""The command line of callers and operators. Talks to the entry service and to nothing else; imports nothing of ours.
+
+One module for each group of commands; `base` has what they share. `client.py` runs it from a checkout.
+"""
+
+from actonce.client import operating, tasks
+from actonce.client.app import app
+
+__all__ = ["app", "operating", "tasks"]

@@ -1,0 +1,16 @@
+"""The command line itself; the modules beside this one add their commands to it."""
+
+from __future__ import annotations
+
+import typer
+
+DOC = """Command line of actonce: start tasks, follow them, look at operations, decide about held ones.
+
+Talks to the entry service and to nothing else. `--json` prints the entry's answers, one JSON document a line.
+
+Exit status: 0 done; 1 the task ended failed or cancelled; 2 wrong usage; 3 the entry refused (the message says why);
+4 the entry, or its ledger, cannot be reached; 5 the task is held: a person must decide; 6 it takes
+longer than --timeout-s.
+"""
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=DOC, rich_markup_mode=None)

@@ -1,0 +1,102 @@
+"""Commands of the person on call: resolve, pages, ack, dependencies."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+from rich.markup import escape
+
+from actonce.client.app import app
+from actonce.client.base import AsJson, Entry, EntryUrl, dump, out, table
+
+
+@app.command()
+def resolve(
+    operation_id: str,
+    action: Annotated[str, typer.Option(help="mark_committed, mark_absent, permit_one_retry or resume.")],
+    name: Annotated[str, typer.Option(help="Who decides.", envvar="ACTONCE_OPERATOR")],
+    reason: Annotated[str, typer.Option(help="Why.")],
+    expected_version: Annotated[int, typer.Option(help="The version you decide on; `show` has it.")],
+    expected_epoch: Annotated[int, typer.Option(help="The epoch you decide on; `show` has it.")],
+    evidence: Annotated[str, typer.Option(help="What you saw, and where.")] = "",
+    object_id: Annotated[str | None, typer.Option(help="The destination's id; for mark_committed.")] = None,
+    expires_in_s: Annotated[float, typer.Option(help="The decision lapses when it is not consumed by then.")] = 3600.0,
+    tenant: Annotated[str | None, typer.Option(help="When the id has several records.")] = None,
+    destination: Annotated[str | None, typer.Option(help="When the id has several records.")] = None,
+    operation_action: Annotated[str | None, typer.Option(help="When the id has several records.")] = None,
+    entry: EntryUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record a decision about a held operation. It is consumed after one more reading of the destination."""
+    body = {
+        "action": action,
+        "name": name,
+        "reason": reason,
+        "evidence": evidence,
+        "object_id": object_id,
+        "expected_version": expected_version,
+        "expected_epoch": expected_epoch,
+        "expires_in_s": expires_in_s,
+        "tenant": tenant,
+        "destination": destination,
+        "operation_action": operation_action,
+    }
+    found = Entry(entry).post(f"/v1/operations/{quote(operation_id, safe='')}/decisions", body)
+    if as_json:
+        return dump(found)
+    out.print(f"decision {found['decision_id']} is recorded: {found['decision']} by {escape(found['name'])}")
+    if found["residual_risk"]:
+        out.print(f"[yellow]residual risk:[/yellow] {escape(found['residual_risk'])}")
+    told = "the workflow was told" if found["workflow_told"] else "the workflow will be told by the ledger watcher"
+    out.print(f"{told}; what came of it: {' '.join(found['what_to_do'])}")
+    return None
+
+
+@app.command()
+def pages(
+    all_: Annotated[bool, typer.Option("--all", help="Also closed ones.")] = False,
+    entry: EntryUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List pages, newest first."""
+    found = Entry(entry).get("/v1/pages", all="true" if all_ else None)
+    if as_json:
+        return dump(found)
+    for page in found:
+        seen = f"seen by {page['acknowledged_by']}" if page["acknowledged_by"] else "nobody has seen it"
+        sent = ", ".join(f"{channel}: {said}" for channel, said in page["delivery"].items()) or "not sent yet"
+        state = "closed" if page["closed_at"] else "open"
+        out.print(f"[bold]page {page['page_id']}[/bold]  {state}, {escape(seen)}; {escape(sent)}")
+        out.print(f"  {escape(page['title'])}\n  " + escape(page["body"]).replace("\n", "\n  "))
+    if not found:
+        out.print("no open pages")
+    return None
+
+
+@app.command()
+def ack(
+    page_id: int,
+    name: Annotated[str, typer.Option(help="Who has seen it.", envvar="ACTONCE_OPERATOR")],
+    entry: EntryUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say that you have seen a page: it is not repeated. The incident stays open."""
+    found = Entry(entry).post(f"/v1/pages/{page_id}/acknowledge", {"name": name})
+    dump(found) if as_json else out.print(f"page {page_id} is acknowledged by {escape(name)}")
+
+
+@app.command()
+def dependencies(entry: EntryUrl = None, as_json: AsJson = False) -> None:
+    """Show what everything needs, as it was last really reached."""
+    found = Entry(entry).get("/dependencies")
+    if as_json:
+        return dump(found)
+    for one in found["dependencies"]:
+        age = "" if one["age_s"] is None else f"{one['age_s']:.0f} s ago"
+        one["state"] += f" (was {one['last_reading']})" if one["last_reading"] else ""
+        one["read"] = age
+    out.print(f"[bold]{found['state']}[/bold]")
+    table(found["dependencies"], ("name", "state", "read", "detail", "blocks"))
+    return None
