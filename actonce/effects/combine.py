@@ -2,9 +2,9 @@
 
 committed   exactly one object carries our key in our own field, in our account, with our digest, on any route; or
             the object that an acknowledgement named answers a reference probe while the routes still deny it
-absent      the destination cancelled every key; or, after the last moment it could still commit plus each route's
-            lag, no route shows it, and two independent routes (one of them a list whose total agrees) are complete,
-            fresh and able to see
+absent      nothing stands in our own field under our key that is not proven ours, and the destination cancelled every
+            key; or, after the last moment it could still commit plus each route's lag, no route shows it, and two
+            independent routes (one of them a list whose total agrees) are complete, fresh and able to see
 ambiguous   everything else, with a reason; before the last bound it is only too early
 """
 
@@ -24,8 +24,8 @@ from actonce.contracts.verdict import Facts, Outcome, Reading, Reason, Receipt, 
 class _Found:
     matches: dict[str, tuple[str, Row]]  # object id -> (route, row)
     conflicts: list[str]
-    unproven: list[str]  # may be ours, but nothing proves the digest: blocks `absent`
-    foreign: list[str]  # carries our marker, and is not ours
+    unproven: list[str]  # under our key in our own field, and not proven ours: blocks `absent`
+    foreign: list[str]  # mentions our marker where anybody can write it: blocks nothing
 
 
 def combine(contract: Contract, facts: Facts, readings: Sequence[Reading], now: datetime) -> Verdict:
@@ -35,7 +35,7 @@ def combine(contract: Contract, facts: Facts, readings: Sequence[Reading], now: 
     until, unbounded = bounds.may_commit_until(contract, facts.attempts)
     common = {
         "flagged": flagged,
-        "look_alikes": tuple(found.foreign),
+        "look_alikes": (*found.unproven, *found.foreign),
         "may_commit_until": until,
         "unbounded": unbounded,
     }
@@ -62,7 +62,11 @@ def combine(contract: Contract, facts: Facts, readings: Sequence[Reading], now: 
 
 
 def find(facts: Facts, readings: Sequence[Reading]) -> _Found:
-    """Sort what the routes showed into matches, conflicts, unproven and foreign rows."""
+    """Sort what the routes showed into matches, conflicts, unproven and foreign rows.
+
+    A row in our own field that another principal is named as the author of may still be ours: principals are rotated,
+    accounts are renamed, objects are turned into others. It is no match, and while it is there nothing is absent.
+    """
     matches: dict[str, tuple[str, Row]] = {}
     conflicts, unproven, foreign = [], [], []
     for reading in readings:
@@ -70,7 +74,7 @@ def find(facts: Facts, readings: Sequence[Reading]) -> _Found:
             label = f"{row.kind} {row.object_id} on {reading.route}"
             ours = row.own_field and row.by_us and row.account == facts.account and row.kind == facts.object_kind
             if not ours:
-                foreign.append(label)
+                (unproven if row.own_field else foreign).append(label)
             elif row.marker not in (*facts.keys, facts.operation_id):
                 conflicts.append(f"{label} was acknowledged to us and carries the key {row.marker}")
             elif row.digest is None:
@@ -111,10 +115,12 @@ def _committed(found: _Found, common: dict[str, Any]) -> Verdict:
 
 def may_be_absent(contract: Contract, facts: Facts, found: _Found, readings: Sequence[Reading], now: datetime) -> bool:
     """Is the rule for `absent` met? No match is already known."""
+    if found.unproven:  # beside a confirmed cancel too: what is there under our key contradicts it
+        return False
     if facts.key_cancelled:
         return True
     until, unbounded = bounds.may_commit_until(contract, facts.attempts)
-    if unbounded or found.unproven:
+    if unbounded:
         return False
     floor = bounds.reconcile_at(contract, facts.attempts)
     if until is None or floor is None:

@@ -1,7 +1,8 @@
 """The reconciler, the watcher and the recount: they read the destination and write verdicts, holds and findings.
 
 Two route groups are read. Up to `liars` of them may show nothing and look complete and fresh; an honest one shows
-every effect that is older than its lag, and possibly younger ones. A reconciler may freeze between reading and
+every effect that is older than its lag, and possibly younger ones. After a rotation of our principal none of them is a
+match: they stand in our own field under another author. A reconciler may freeze between reading and
 writing: an `absent` travels as `pending` with the token of the row it was read for.
 """
 
@@ -40,11 +41,11 @@ def sure(rules: Rules, world: World) -> int:
 
 
 def _read(rules: Rules, world: World, row: Ledger) -> Steps:
-    if world.effects and sure(rules, world) < GROUPS:
+    if world.effects and sure(rules, world) < GROUPS and not rules.rotated:
         after = write_now(rules, world, Event.VERDICT_COMMITTED)
         if after is not None:
             yield "a reconciler reads one match: `committed`", after
-    if len(world.effects) > 1 and not world.noticed:
+    if len(world.effects) > 1 and not world.noticed and not rules.rotated:
         held = write_now(rules, world, Event.HOLD) if row.state is not State.HELD else world
         if held is not None:
             yield "a reconciler reads two matches: hold `multiple_matches`", held._replace(noticed=True)
@@ -78,7 +79,8 @@ def _absent(rules: Rules, world: World, row: Ledger) -> Steps:
         yield from _absent_by_beacon(rules, world, found, limit)
         return
     late_enough = clock >= bounds.last_bound(rules, row.limits)
-    if late_enough and (sure(rules, world) == 0 or rules.liars >= GROUPS):
+    shown = 0 if rules.rotated and not rules.own_field_blocks else sure(rules, world)
+    if late_enough and (shown == 0 or rules.liars >= GROUPS):
         yield "both routes read complete and show nothing: `absent` is concluded", found
 
 
@@ -131,7 +133,7 @@ def recount_due(rules: Rules, world: World) -> bool:
 
 
 def _recount(rules: Rules, world: World, row: Ledger) -> Steps:
-    count = sure(rules, world)
+    count = 0 if rules.rotated else sure(rules, world)
     right = count <= 1 if row.state is State.HELD else count == (1 if row.state is State.COMMITTED else 0)
     if right:
         yield f"the recount finds {count}", world._replace(ledger=row._replace(recounted=True))

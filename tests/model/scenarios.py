@@ -34,6 +34,7 @@ SCENARIOS: dict[str, Rules] = {
     "keys ignored, a gate may refuse": Rules(gate=True),
     "keys ignored, restore": Rules(restore=True),
     "keys ignored, restore, three permits, nobody decides": Rules(restore=True, permits_max=3, operator="away"),
+    "keys ignored, our principal was rotated": Rules(rotated=True),
     "nothing bounds late arrivals": Rules(kind="none", transit_real=NEVER, watch=ALL_BUT_P7),
     "nothing enforced, late arrivals inside reconcile-after": Rules(kind="none", reconcile_after=_LONG_AFTER),
     "nothing enforced, restore": Rules(kind="none", reconcile_after=_LONG_AFTER, restore=True),
@@ -84,6 +85,7 @@ _THREE = "keys ignored, three permits"
 _CARELESS = "keys ignored, careless operator"
 _RESTORE = "keys ignored, restore"
 _RESTORE_AWAY = "keys ignored, restore, three permits, nobody decides"
+_ROTATED = "keys ignored, our principal was rotated"
 _ARRIVAL = "key registered on arrival"
 
 DROPPED: tuple[Dropped, ...] = (
@@ -140,6 +142,12 @@ DROPPED: tuple[Dropped, ...] = (
         {"retention_at_permit": False},
     ),
     Dropped("a cancel closes what was only allowed to be sent again", _ARRIVAL, "P2", {"cancel_needs_absence": False}),
+    Dropped(
+        "a row in our own field by another author does not prevent `absent`",
+        _ROTATED,
+        "P2",
+        {"own_field_blocks": False},
+    ),
     Dropped("a decision is accepted before T", _BOUNDED, "P1", {"decision_waits": False}),
     Dropped(
         "an operator decides at T by routes that still lag", "keys ignored, slow routes", "P1", {"operator": "lagging"}

@@ -44,6 +44,7 @@ class Rules:
     retention_real: int = 5
     margin: int = 3
     liars: int = 1  # route groups (of two) that may hide an effect and look fresh
+    rotated: bool = False  # our principal was: routes show our effects under another author
     refuses: bool = False
     operator: str = "honest"  # honest, lagging (sees what routes are sure to show), careless, away
     restore: bool = False
@@ -61,6 +62,7 @@ class Rules:
     late_ack: bool = True
     recount: bool = True
     own_field: bool = True
+    own_field_blocks: bool = True  # what stands there and is not proven ours prevents `absent`
     accepted_is_ack: bool = False
     cancel_needs_absence: bool = True
     cancel_atomic: bool = True

@@ -65,9 +65,8 @@ async def test_long_list_and_lagging_search(lab: Lab, loss: dict[str, Any]) -> N
             assert (seen.verdict, len(bench.effects())) == ("committed", 1)
             object_id = (await bench.operation())["object_id"]
             assert object_id == bench.effects()[0]["object_id"]
-        else:  # list and log see and agree; search lags and is no witness; the dispute is no match
-            assert (seen.verdict, len(bench.effects())) == ("absent", 0)
-            assert (await last_verdict(bench))["body"]["look_alikes"]
+        else:  # list and log agree; the dispute is no match, and under our key in our own field nothing is absent
+            assert (seen.verdict, seen.reason, len(bench.effects())) == ("ambiguous", "look_alike", 0)
 
 
 @side_by_side
@@ -139,14 +138,26 @@ async def test_routes_on_one_replica_count_as_one(lab: Lab) -> None:
 
 
 @side_by_side
-async def test_look_alikes_are_no_match(lab: Lab) -> None:
-    """case d7: our call never arrived; another principal's object and a comment quote our operation_id."""
+async def test_a_comment_that_quotes_us_is_no_match(lab: Lab) -> None:
+    """case d7: our call never arrived; a stranger's note quotes our operation_id."""
+    async with lab.bench(modes=LOST_BEFORE) as bench:
+        request = bench.request()
+        quoting = f"see {key_of(request).operation_id}, thanks"
+        await lab.world.plant(bench.account, "note", author="prn-stranger", text=quoting)
+        seen = await settle(await lost(bench), request)
+        assert (seen.verdict, seen.next) == ("absent", "issue")
+        assert len((await last_verdict(bench))["body"]["look_alikes"]) >= 1
+
+
+@side_by_side
+async def test_another_principals_object_under_our_key_is_no_match_and_is_not_absent(lab: Lab) -> None:
+    """case d7: our call never arrived, and in our own field stands our key, by a principal that is not ours (any
+    more): nobody can tell from here whether that is our own effect from before a rotation."""
     async with lab.bench(modes=LOST_BEFORE) as bench:
         request = bench.request()
         await lab.world.plant_look_alikes(bench.account, key_of(request).operation_id, "refund", request.payload)
         seen = await settle(await lost(bench), request)
-        assert (seen.verdict, seen.next) == ("absent", "issue")
-        assert len((await last_verdict(bench))["body"]["look_alikes"]) >= 3
+        assert (seen.verdict, seen.reason, seen.next) == ("ambiguous", "look_alike", "hold")
 
 
 @side_by_side

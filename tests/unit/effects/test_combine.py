@@ -154,21 +154,28 @@ def test_two_objects_page_at_once() -> None:
     assert (verdict.reason, verdict.page) == (Reason.MULTIPLE_MATCHES, True)
 
 
-FOREIGN = [{"by_us": False}, {"own_field": False}, {"kind": "comment"}, {"account": "other"}]
-
-
-@pytest.mark.parametrize("how", FOREIGN)
-def test_a_look_alike_is_no_match(how: dict[str, Any]) -> None:
-    """Cases d7, d2: by another principal, in a comment, of another type, in another account."""
+@pytest.mark.parametrize("how", [{"own_field": False}, {"own_field": False, "by_us": False}])
+def test_a_marker_that_anybody_could_have_written_is_no_match_and_blocks_nothing(how: dict[str, Any]) -> None:
+    """Case d7: a comment, or a stranger's object, that quotes our operation_id."""
     readings = [reading("by_id"), reading("list", row(**how)), reading("search")]
     assert judge(readings).outcome is Outcome.ABSENT
     blocked = judge(readings, now_s=0.1, of=contract(**unbounded()))
     assert (blocked.reason, blocked.page) == (Reason.LOOK_ALIKE, True)
 
 
-def test_ours_without_a_digest_proves_nothing_and_blocks_absent() -> None:
-    readings = [reading("by_id"), reading("list", row(digest=None)), reading("search")]
-    assert judge(readings, LATE_S).reason is Reason.LOOK_ALIKE
+@pytest.mark.parametrize("how", [{"by_us": False}, {"kind": "dispute"}, {"account": "other"}, {"digest": None}])
+def test_a_row_in_our_own_field_that_is_not_proven_ours_is_no_match_and_blocks_absent(how: dict[str, Any]) -> None:
+    """Cases d7, d2: a rotated principal, a renamed account, an object turned into another look exactly like this."""
+    readings = [reading("by_id"), reading("list", row(**how)), reading("search")]
+    early, late = judge(readings), judge(readings, LATE_S)
+    assert (early.outcome, early.reason, early.page) == (Outcome.AMBIGUOUS, Reason.TOO_EARLY, False)
+    assert (late.outcome, late.reason, late.page) == (Outcome.AMBIGUOUS, Reason.LOOK_ALIKE, True)
+    assert late.look_alikes == (f"{row(**how).kind} ref_1 on list",)
+
+
+def test_a_row_in_our_own_field_is_not_explained_away_by_a_cancelled_key() -> None:
+    verdict = judge([reading("list", row(by_us=False))], LATE_S, known=facts(key_cancelled=True))
+    assert (verdict.outcome, verdict.reason) == (Outcome.AMBIGUOUS, Reason.LOOK_ALIKE)
 
 
 def test_no_route_pages_at_once() -> None:
@@ -217,7 +224,7 @@ def test_absent_needs_what_the_specification_says(readings: list[Reading], now_s
     if verdict.outcome is not Outcome.ABSENT:
         return
     assert of.late_arrival.kind == "bounded" and now_s >= ABSENT_S
-    assert not any(is_ours(c) for r in readings for c in r.candidates)
+    assert not any(c.own_field for r in readings for c in r.candidates)
     after = at(UNTIL_S - 0.1)
     good = [
         r
