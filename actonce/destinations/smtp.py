@@ -5,6 +5,10 @@ every failure until then is `NotSent` (or what the relay says: 4xx not accepted,
 relay's own reply counts; its loss is unknown for ever, for nobody can be asked: the contract has no route, so an
 operator decides. A 250 completes as `handover`: the relay has it, nothing is said about delivery.
 
+A reply belongs to what was asked before it. One that is there already when the next thing is about to be written was
+said about something else and proves nothing: before the message that is `NotSent`, after it `Unknown`, and the dot is
+not written.
+
 The window is entered after 354, before the first byte of the message, and left when the dot is with the kernel.
 """
 
@@ -83,6 +87,11 @@ async def smtp_send(call: Call, contract: Contract, settings: SmtpSettings) -> R
             await talk.ask("DATA", name, 354)
             async with call.window():
                 await talk.write(content)
+                if await talk.heard():
+                    raise Unknown(
+                        f"Outcome of {name} is unknown: the relay replied before the final dot was written, which "
+                        "proves nothing. The dot was left out. Nobody can be asked; hold."
+                    )
                 dot_written = True  # from here on the relay may take the mail over
                 await talk.write(b".\r\n")
             code, text = await talk.reply()
@@ -120,6 +129,7 @@ async def _greet(talk: _Talk, settings: SmtpSettings, name: str) -> None:
     await talk.ask("EHLO actonce.invalid", name, 250)
     if settings.starttls:
         await talk.ask("STARTTLS", name, 220)
+        await talk.silence()  # what was said in the clear must not be read as said under TLS
         await talk.start_tls(settings)
         await talk.ask("EHLO actonce.invalid", name, 250)
     if settings.login is not None:
@@ -155,10 +165,21 @@ class _Garbled(Exception):
     """The relay sent something that is no SMTP reply, or closed in the middle of one."""
 
 
+class _Reader(asyncio.StreamReader):
+    """Counts what has arrived, so that it is known whether something lies there unread."""
+
+    arrived_bytes = 0
+
+    def feed_data(self, data: bytes) -> None:
+        self.arrived_bytes += len(data)
+        super().feed_data(data)
+
+
 class _Talk:
     """One SMTP conversation."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+        self._read_bytes = 0
         self._reader = reader
         self._writer = writer
         writer.transport.set_write_buffer_limits(0)  # drain() then means: it is with the kernel
@@ -166,8 +187,11 @@ class _Talk:
     @classmethod
     async def open(cls, settings: SmtpSettings, connect_timeout_s: float) -> _Talk:
         async with asyncio.timeout(connect_timeout_s):
-            reader, writer = await asyncio.open_connection(settings.host, settings.port, limit=LINE_BYTES_MAX)
-        return cls(reader, writer)
+            loop = asyncio.get_running_loop()
+            reader = _Reader(limit=LINE_BYTES_MAX, loop=loop)
+            protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+            transport, _ = await loop.create_connection(lambda: protocol, settings.host, settings.port)
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def start_tls(self, settings: SmtpSettings) -> None:
         await self._writer.start_tls(settings.tls or ssl.create_default_context(), server_hostname=settings.host)
@@ -181,7 +205,18 @@ class _Talk:
         self._writer.write(data)
         await self._writer.drain()
 
+    async def heard(self) -> bool:
+        """Is there a reply to something that was not asked yet? Looks at what the kernel holds, too."""
+        await asyncio.sleep(0)  # the loop polls its sockets at its next turn and hands over what is there in the same
+        await asyncio.sleep(0)
+        return self._reader.arrived_bytes > self._read_bytes
+
+    async def silence(self) -> None:
+        if await self.heard():
+            raise _Garbled("a reply before anything was asked")
+
     async def ask(self, command: str, name: str, *wanted: int, secret: bool = False) -> None:
+        await self.silence()
         await self.write(command.encode("ascii", "strict") + b"\r\n")
         await self.expect(name, *wanted, secret=secret)
 
@@ -207,6 +242,7 @@ class _Talk:
                 raise _Garbled(f"closed after {len(error.partial)} bytes of a reply") from error
             except asyncio.LimitOverrunError as error:
                 raise _Garbled("a reply line without an end") from error
+            self._read_bytes += len(line)
             code, rest = line[:3], line[3:].decode("utf-8", "replace").strip("\r\n")
             if not code.isdigit() or rest[:1] not in ("", " ", "-"):
                 raise _Garbled("a line that is no reply")

@@ -79,12 +79,14 @@ async def test_a_fenced_mail_writes_no_byte_of_the_message(world: World) -> None
 
 @asynccontextmanager
 async def stub(
-    script: list[tuple[bytes, bytes]], greeting: bytes = b"220 hi\r\n"
+    script: list[tuple[bytes, bytes]], greeting: bytes = b"220 hi\r\n", starttls: bool = False
 ) -> AsyncIterator[tuple[Destination, bytearray]]:
     """A relay that answers each expected prefix with fixed bytes; empty bytes close the connection."""
     received = bytearray()
+    served: list[asyncio.Task[None] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
         writer.write(greeting)
         for prefix, answer in script:
             while True:
@@ -99,9 +101,11 @@ async def stub(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    dest = mail_destination(mail_contract("mail", "acct"), SmtpSettings("127.0.0.1", port, "acct@example.org"))
+    settings = SmtpSettings("127.0.0.1", port, "acct@example.org", starttls=starttls)
+    dest = mail_destination(mail_contract("mail", "acct"), settings)
     async with server:
         yield dest, received
+        await asyncio.gather(*(task for task in served if task is not None))
 
 
 OK = b"250 ok\r\n"
@@ -135,6 +139,33 @@ async def test_the_reply_to_the_dot_decides(reply: bytes, error: type[Exception]
             await dest.send(make_call(dest.contract, MAIL))
         assert received.count(b"\r\n..\r\n") == 1  # dot-stuffed: a dot of the text does not end the mail
         assert received.endswith(b"\r\n.\r\n")
+
+
+async def test_a_reply_that_comes_with_the_354_is_not_the_reply_to_the_dot() -> None:
+    """It was there before the dot was written: it proves nothing, and the dot is left out."""
+    early = [*TO_DATA[:3], (b"DATA", b"354 go\r\n250 2.0.0 queued as nothing\r\n"), (b".\r\n", b"")]
+    async with stub(early) as (dest, received):
+        with pytest.raises(Unknown, match="before the final dot"):
+            await dest.send(make_call(dest.contract, MAIL))
+        await eventually(lambda: b"X-Operation-Id" in received)
+        assert not received.endswith(b"\r\n.\r\n")
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+async def test_a_reply_to_what_was_not_asked_yet_ends_the_talk_before_the_message(step: int) -> None:
+    script = list(TO_DATA)
+    script[step] = (script[step][0], script[step][1] + OK)
+    async with stub([*script, (b".\r\n", b"451 later\r\n")]) as (dest, received):
+        with pytest.raises(NotSent, match="before anything was asked"):
+            await dest.send(make_call(dest.contract, MAIL))
+        assert b"X-Operation-Id" not in received
+
+
+async def test_what_a_relay_says_in_the_clear_after_starttls_is_not_read_as_said_under_tls() -> None:
+    script = [(b"EHLO", b"250 STARTTLS\r\n"), (b"STARTTLS", b"220 go\r\n250 injected\r\n")]
+    async with stub(script, starttls=True) as (dest, _):
+        with pytest.raises(NotSent, match="before anything was asked"):
+            await dest.send(make_call(dest.contract, MAIL))
 
 
 async def test_an_address_cannot_smuggle_a_command() -> None:
