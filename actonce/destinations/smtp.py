@@ -18,12 +18,12 @@ import asyncio
 import base64
 import contextlib
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
-from typing import Any
+from typing import Any, SupportsIndex
 
 from actonce.contracts.contract import Contract, Timing, Unbounded, WritePath
 from actonce.contracts.errors import NotAccepted, NotSent, PayloadError, Refused, Unknown
@@ -170,8 +170,8 @@ class _Reader(asyncio.StreamReader):
 
     arrived_bytes = 0
 
-    def feed_data(self, data: bytes) -> None:
-        self.arrived_bytes += len(data)
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        self.arrived_bytes += len(bytes(data))
         super().feed_data(data)
 
 

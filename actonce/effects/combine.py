@@ -68,7 +68,9 @@ def find(facts: Facts, readings: Sequence[Reading]) -> _Found:
     accounts are renamed, objects are turned into others. It is no match, and while it is there nothing is absent.
     """
     matches: dict[str, tuple[str, Row]] = {}
-    conflicts, unproven, foreign = [], [], []
+    conflicts: list[str] = []
+    unproven: list[str] = []
+    foreign: list[str] = []
     for reading in readings:
         for row in reading.candidates:
             label = f"{row.kind} {row.object_id} on {reading.route}"
