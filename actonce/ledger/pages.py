@@ -93,6 +93,7 @@ async def hold_task(connection: Connection, task_id: str, step: str, reason: Rea
 
 async def close_task_hold(connection: Connection, task_id: str, step: str, closed_by: str) -> bool:
     """Close the hold of a task at a step (if any) and its page. True when there was one."""
+    await one(connection, "SELECT 1 FROM actonce.task WHERE task_id = %s FOR NO KEY UPDATE", (task_id,))
     row = await one(
         connection,
         "UPDATE actonce.hold SET closed_at = clock_timestamp(), closed_by = %s, seen_at = clock_timestamp()"

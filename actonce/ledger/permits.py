@@ -89,20 +89,22 @@ class NoPermit:
     why: str = field(default="")
 
 
-# The task's row is locked first: a cancel either waits for this permit and tells of it, or is seen here.
+# The task's row is locked after the operation's (see the order in `store`), against a cancel only: one that came before
+# is seen here, and one that comes while this permit is taken waits for it and tells of it.
 _INSERT = """
-WITH asked AS (SELECT cancel_requested, deadline FROM actonce.task WHERE task_id = %(task_id)s FOR SHARE)
-INSERT INTO actonce.operation (tenant, destination, action, operation_id, task_id, step, iteration, payload,
-    payload_digest, account, natural_key, reverses, contract_version, contract_digest, guarantee, epoch)
-SELECT %(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(task_id)s, %(step)s, %(iteration)s, %(payload)s,
-    %(digest)s, %(account)s, %(natural_key)s, %(reverses)s, %(contract_version)s, %(contract_digest)s, %(guarantee)s,
-    restore_epoch FROM actonce.identity LEFT JOIN asked ON true
-ON CONFLICT (tenant, destination, action, operation_id) DO UPDATE SET updated_at = operation.updated_at
-RETURNING operation.*, clock_timestamp() AS now,
-    (SELECT restore_epoch FROM actonce.identity) AS current_epoch,
-    (SELECT quarantined FROM actonce.identity) AS quarantined,
-    coalesce((SELECT cancel_requested FROM asked), false) AS task_cancelled,
-    (SELECT deadline FROM asked) AS task_deadline
+WITH intent AS (
+    INSERT INTO actonce.operation (tenant, destination, action, operation_id, task_id, step, iteration, payload,
+        payload_digest, account, natural_key, reverses, contract_version, contract_digest, guarantee, epoch)
+    SELECT %(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(task_id)s, %(step)s, %(iteration)s,
+        %(payload)s, %(digest)s, %(account)s, %(natural_key)s, %(reverses)s, %(contract_version)s,
+        %(contract_digest)s, %(guarantee)s, restore_epoch FROM actonce.identity
+    ON CONFLICT (tenant, destination, action, operation_id) DO UPDATE SET updated_at = operation.updated_at
+    RETURNING operation.*)
+SELECT intent.*, clock_timestamp() AS now, restore_epoch AS current_epoch, quarantined,
+    coalesce(asked.cancel_requested, false) AS task_cancelled, asked.deadline AS task_deadline
+FROM intent CROSS JOIN actonce.identity LEFT JOIN LATERAL (
+    SELECT cancel_requested, deadline FROM actonce.task t WHERE t.task_id = intent.task_id FOR KEY SHARE
+) asked ON true
 """
 
 
@@ -415,16 +417,15 @@ async def _cancel_ready(connection: Connection, operation: Operation) -> Operati
 
 
 async def cancel_task_operations(connection: Connection, task_id: str) -> list[Operation]:
-    """Void every unused permit of a task (rule R8). Returns the operations that may have been sent."""
-    rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s FOR UPDATE", (task_id,))
-    open_: list[Operation] = []
-    for row in rows:
-        operation = Operation.of(row)
-        if operation.state is State.READY:
-            operation = await _cancel_ready(connection, operation)
-        if not operation.final:
-            open_.append(operation)
-    return open_
+    """Lock the operations of a task and void every unused permit (rule R8). Returns them as they are then."""
+    rows = await many(
+        connection,
+        "SELECT * FROM actonce.operation WHERE task_id = %s ORDER BY tenant, destination, action, operation_id"
+        " FOR UPDATE",
+        (task_id,),
+    )
+    operations = [Operation.of(row) for row in rows]
+    return [await _cancel_ready(connection, o) if o.state is State.READY else o for o in operations]
 
 
 __all__ = [

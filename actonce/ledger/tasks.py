@@ -206,15 +206,25 @@ async def cancel(ledger: Ledger, task_id: str) -> tuple[Task, list[Operation]]:
 
     Returns the task and the operations that may have been sent: they are reconciled, not forgotten.
     """
+    task, open_ = await _cancel(ledger, task_id)
+    if any(operation.state is State.READY for operation in open_):
+        # Its intent was on its way into the ledger. Every later permit sees the cancel, so this time all are known.
+        task, open_ = await _cancel(ledger, task_id)
+    return task, open_
+
+
+async def _cancel(ledger: Ledger, task_id: str) -> tuple[Task, list[Operation]]:
     async with ledger.transaction() as connection:
-        row = await one(
-            connection,
-            "UPDATE actonce.task SET cancel_requested = true WHERE task_id = %s RETURNING *",
-            (task_id,),
-        )
-        if row is None:
+        await cancel_task_operations(connection, task_id)
+        # Waits for permits that are being taken; none is taken without seeing this from here on.
+        if await one(connection, "SELECT 1 FROM actonce.task WHERE task_id = %s FOR UPDATE", (task_id,)) is None:
             raise LedgerError(f"task {task_id} is not in this ledger; check the id")
-        in_flight = await cancel_task_operations(connection, task_id)
+        row = await one(
+            connection, "UPDATE actonce.task SET cancel_requested = true WHERE task_id = %s RETURNING *", (task_id,)
+        )
+        assert row is not None
+        rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s", (task_id,))
+        in_flight = [operation for operation in map(Operation.of, rows) if not operation.final]
         await audit(
             connection,
             "task.cancel_requested",

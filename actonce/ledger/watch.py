@@ -161,7 +161,7 @@ async def workflows_to_nudge(ledger: Ledger, again_s: float, limit: int = 100) -
             "UPDATE actonce.hold h SET nudged_at = clock_timestamp() FROM actonce.task t WHERE t.task_id = h.task_id"
             " AND t.outcome IS NULL AND h.hold_id IN (SELECT hold_id FROM actonce.hold WHERE closed_at IS NOT NULL"
             " AND seen_at IS NULL AND (nudged_at IS NULL OR nudged_at < clock_timestamp() - make_interval(secs => %s))"
-            " ORDER BY hold_id LIMIT %s) RETURNING t.workflow_id",
+            " ORDER BY hold_id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING t.workflow_id",
             (again_s, limit),
         )
         return sorted({row["workflow_id"] for row in rows})
