@@ -51,7 +51,8 @@ def covering_array(
 def cover(strength: int, seed: int) -> list[Axes]:
     """The cells of `lost-acknowledgement` that cover every allowed combination of `strength` axis values.
 
-    Every fault is there with both twins in otherwise equal cells, so that they can be compared; one pair is killed.
+    Every fault is there with both twins in otherwise equal cells, so that they can be compared; so is every process
+    fault, and every cut (where only a kill leaves something to compare, with a kill).
     """
     rows = covering_array(AXES, strength, seed, lambda row: impossible(Axes(*row)) is None)
     cells = [Axes(*row) for row in rows]
@@ -63,14 +64,29 @@ def every_allowed() -> list[Axes]:
     return [axes for axes in every_cell() if impossible(axes) is None]
 
 
+# (process, cut) of the pairs that are compared beside one of each fault.
+COMPARED = (
+    ("SIGKILL", "none"),
+    ("SIGTERM", "none"),
+    ("SIGSTOP", "none"),
+    ("none", "temporal"),
+    ("none", "destination"),
+    ("SIGKILL", "ledger"),
+    ("SIGKILL", "all"),
+)
+
+
 def _missing_twins(cells: Sequence[Axes]) -> list[Axes]:
-    """For each fault a pair of comparable twins, and one pair that is killed."""
-    present = set(cells)
+    """What is not in `cells` of one pair of comparable twins for each fault, process fault and cut."""
     added: list[Axes] = []
-    for fault, process in [*((fault, "none") for fault in AXES["fault"]), ("closed", "SIGKILL")]:
-        base = replace(next(c for c in cells if c.fault == fault), process=process, cut="none")
-        for axes in (base, base.other_twin):
-            if axes not in present:
-                present.add(axes)
-                added.append(axes)
+    bases = [replace(next(c for c in cells if c.fault == fault), process="none", cut="none") for fault in AXES["fault"]]
+    bases += [_comparable(cells, process, cut) for process, cut in COMPARED]
+    for base in bases:
+        added += [axes for axes in (base, base.other_twin) if axes not in {*cells, *added}]
     return added
+
+
+def _comparable(cells: Sequence[Axes], process: str, cut: str) -> Axes:
+    """One of `cells` with this process fault and cut that has a comparable twin; a made one where there is none."""
+    found = (c for c in cells if (c.process, c.cut) == (process, cut) and c.comparable and not impossible(c.other_twin))
+    return next(found, Axes(fault="silent", process=process, cut=cut, routes="all_down"))

@@ -14,6 +14,9 @@ from drills import doors
 from drills.export import FINAL
 from drills.plays import OUTCOME_S, POINT_S, Special
 
+# How the same decision again is refused: it is on record, or it has been applied and the operation has moved on.
+DECIDED = ("decided", "stale", "not_held")
+
 
 class EarlyDecision(Special):
     """Held at once (a look-alike) while the request is still held on its way: a retry is tried before its time."""
@@ -30,7 +33,7 @@ class EarlyDecision(Special):
         await self.sent(operation_id)
         await self.cell.use_clean_write_path()
         await self.row(operation_id, lambda row: row["state"] == "held", "held", POINT_S)
-        if await doors.try_to_resume(self.cell, operation_id, "it is taking so long"):
+        if await doors.try_to_resume(self.cell, operation_id, "it is taking so long", "too_early"):
             await self.sent(operation_id, 2)
             await self.row(operation_id, lambda row: row["acknowledged_at"] is not None, "acknowledged", POINT_S)
 
@@ -64,7 +67,7 @@ class OperatorDecides(Special):
     async def strike(self, operation_id: str) -> None:
         await self.caller_ended(operation_id)
         await self.remove(self.toxic)
-        await doors.try_to_resume(self.cell, operation_id, "before anything is known")
+        await doors.try_to_resume(self.cell, operation_id, "before anything is known", "not_held")
 
     async def operate(self, operation_id: str) -> None:
         """After the hold and its page: the five views, the decision, and the same decision again."""
@@ -81,7 +84,7 @@ class OperatorDecides(Special):
             self.cell,
             "operator",
             {"again": again.err[-400:] or again.out[-400:]},
-            ("deciding twice is refused", again.code != 0, again.err.strip()[-200:]),
+            ("deciding twice is refused", doors.refused_as(again, *DECIDED), again.err.strip()[-200:]),
         )
         await self.row(operation_id, lambda row: row["state"] in FINAL, "settled by the decision", OUTCOME_S)
 
@@ -113,33 +116,58 @@ class CancelledZombie(Special):
         await self.go_on(zombie)
 
 
-class AcknowledgedAfterMarkedAbsent(Special):
-    """The owner has its answer and stands before it says so; a person who sees nothing ends the operation; then it
-    says so. The person was wrong, honestly, and the late answer must not be lost: it is an incident."""
+class RetryOnOldEvidence(Special):
+    """A person permits one retry on what the page said. By then the destination shows the effect, and nobody has read
+    it: the reading that goes with the decision does, and the decision falls to it."""
 
-    proof = ("request_arrived", "effect_committed", "process_frozen")
-    signals = ("SIGSTOP", "SIGCONT")
+    decides = True
+    proof: tuple[str, ...] = ("request_arrived", "effect_committed", "answer_not_delivered")
+    self_test = "closed_downstream"
+    ends = "superseded_by_evidence"
+
+    async def prepare(self) -> None:
+        self.toxic = await self.install(WireFault.CLOSED, "downstream")
 
     async def strike(self, operation_id: str) -> None:
-        frozen = await self.stood_still()
-        row = await self.row(operation_id, lambda row: row["state"] == "held", "held", OUTCOME_S)
-        await doors.user_view(self.cell, row["task_id"], state={"held"})
-        shown = (await doors.client(self.cell, "show", operation_id, "--json")).json["records"][0]
-        said = await doors.client(
-            self.cell,
-            *("resolve", operation_id, "--action", "mark_absent", "--name", "operator on call"),
-            *("--reason", "every route is down and the destination's own desk says that it has nothing"),
-            *("--expected-version", str(shown["version"]), "--expected-epoch", str(shown["epoch"]), "--json"),
-        )
+        await self.caller_ended(operation_id)
+        await self.remove(self.toxic)
+
+    async def operate(self, operation_id: str) -> None:
+        await self.row(operation_id, lambda row: row["state"] == "held", "held")
+        await self.decided(operation_id)
+        await self.final(operation_id)
+        (decision,) = await self.cell.ledger.rows("decision")
+        sends = len(self.cell.write.sent(operation_id))
         doors.record_view(
             self.cell,
             "operator",
-            {"out": said.out[-400:], "err": said.err[-400:]},
-            ("after the last bound the decision is taken", said.code == 0, said.err.strip()[-200:]),
+            {"decision": decision["decision"], "result": decision["result"]},
+            (f"the decision ends {self.ends}", decision["result"] == self.ends, str(decision["result"])),
+            ("and nothing is sent for it", sends == 1, f"{sends} sends"),
         )
-        self.cell.run.writer.append(
-            "drill", "decision", self.cell.name, operation_id=operation_id, action="mark_absent", by="operator on call"
-        )
-        await self.row(operation_id, lambda row: row["state"] == "closed", "closed by the decision", OUTCOME_S)
-        await self.go_on(frozen)
-        await self.row(operation_id, lambda row: row["state"] == "held", "an incident by the late answer", OUTCOME_S)
+
+    async def decided(self, operation_id: str) -> None:
+        """The decision and the evidence, in the order of this cell."""
+        await self.cell.heal_routes()
+        await doors.decide(self.cell, operation_id, "permit_one_retry", "every route is down")
+
+
+class RetryRacesVerdict(RetryOnOldEvidence):
+    """The decision's own reading shows nothing, and whoever made it stands before applying the decision; meanwhile the
+    watcher reads the effect and its verdict is recorded. The decision is about a hold that is over."""
+
+    proof = ("request_arrived", "effect_committed", "answer_not_delivered", "process_frozen")
+    signals = ("SIGSTOP", "SIGCONT")
+    ends = "stale"
+
+    async def decided(self, operation_id: str) -> None:
+        await doors.decide(self.cell, operation_id, "permit_one_retry", "every route is down")
+        decider = await self.stood_still(1, "before_decision")
+        await self.cell.heal_routes()
+        await self.row(operation_id, lambda row: row["state"] == "committed", "the watcher's verdict")
+        await self.go_on_alive(decider)
+
+        async def consumed() -> bool:
+            return all(row["consumed_at"] is not None for row in await self.cell.ledger.rows("decision"))
+
+        await eventually(consumed, within_s=OUTCOME_S, what=f"{self.cell.name}: the decision is consumed", every_s=0.1)

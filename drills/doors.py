@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
+from actonce.evidence.writer import utc_now
 from drills.rig import ROOT, Cell, Invalid
 
 CLIENT_S = 60.0  # a fresh Python process on a busy machine, and the entry's answer
@@ -105,19 +107,51 @@ async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
     return done
 
 
-async def try_to_resume(cell: Cell, operation_id: str, why: str) -> bool:
-    """`permit_one_retry` now. Records whether it was refused; returns True when it was let through."""
+async def decide(cell: Cell, operation_id: str, action: str, why: str) -> bool:
+    """A decision by somebody who looks at the operation as it is now. Records it; returns whether it was taken."""
     shown = (await client(cell, "show", operation_id, "--json")).json["records"][0]
-    said = await client(
+    # The decision is as old as this: the task may go on before the client has ended.
+    at, mono_ns = utc_now(), time.monotonic_ns()
+    said = await resolve(cell, shown, action, "operator on call", why)
+    record_view(
         cell,
-        *("resolve", operation_id, "--action", "permit_one_retry", "--name", "somebody in a hurry"),
-        *("--reason", why, "--expected-version", str(shown["version"]), "--expected-epoch", str(shown["epoch"])),
-        *("--json",),
+        "operator",
+        {"out": said.out[-400:], "err": said.err[-400:]},
+        ("after the last bound the decision is taken", said.code == 0, said.err.strip()[-200:]),
     )
-    kind = "early_resume_accepted" if said.code == 0 else "early_resume_refused"
+    if said.code == 0:
+        line = {"operation_id": operation_id, "action": action, "by": "operator on call"}
+        cell.run.writer.append("drill", "decision", cell.name, at=at, mono_ns=mono_ns, **line)
+    return said.code == 0
+
+
+async def resolve(cell: Cell, shown: dict[str, Any], action: str, name: str, why: str) -> Said:
+    """`client.py resolve` about an operation as it was shown."""
+    return await client(
+        cell,
+        *("resolve", shown["operation_id"], "--action", action, "--name", name, "--reason", why),
+        *("--expected-version", str(shown["version"]), "--expected-epoch", str(shown["epoch"]), "--json"),
+    )
+
+
+async def try_to_resume(cell: Cell, operation_id: str, why: str, *codes: str) -> bool:
+    """`permit_one_retry` now. Records whether it was refused; returns True when it was let through.
+
+    Raises Invalid when it failed for another reason than one of `codes`: what could not be asked was not refused.
+    """
+    shown = (await client(cell, "show", operation_id, "--json")).json["records"][0]
+    said = await resolve(cell, shown, "permit_one_retry", "somebody in a hurry", why)
     answer = (said.out if said.code == 0 else said.err).strip()[-500:]
+    if said.code != 0 and not refused_as(said, *codes):
+        raise Invalid(f"{cell.name}: an early resume failed, and not as {' or '.join(codes)}: {answer}")
+    kind = "early_resume_accepted" if said.code == 0 else "early_resume_refused"
     cell.run.writer.append("drill", kind, cell.name, operation_id=operation_id, answer=answer)
     return said.code == 0
+
+
+def refused_as(said: Said, *codes: str) -> bool:
+    """Did the entry refuse with one of these codes? (Any failure ends the client with a status other than 0.)"""
+    return said.code != 0 and any(f"(code {code})" in said.err for code in codes)
 
 
 def record_view(cell: Cell, name: str, body: Any, *assertions: tuple[str, bool, str]) -> None:

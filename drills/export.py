@@ -25,6 +25,7 @@ FINAL = frozenset({"committed", "refused", "closed"})
 _QUERIES: dict[str, LiteralString] = {
     "operation": "SELECT * FROM actonce.operation ORDER BY created_at",
     "attempt": "SELECT * FROM actonce.attempt ORDER BY issued_at",
+    "acknowledgement": "SELECT * FROM actonce.acknowledgement ORDER BY ack_id",
     "verdict": "SELECT * FROM actonce.verdict ORDER BY verdict_id",
     "hold": "SELECT * FROM actonce.hold ORDER BY hold_id",
     "task": "SELECT * FROM actonce.task ORDER BY created_at",

@@ -32,6 +32,7 @@ class Special:
     signals: tuple[str, ...] = ()
     self_test: str | None = None
     frozen_min_s = FROZEN_MIN_S
+    decides = False  # a person's decision is what this play is about: `operate` belongs to its controls too
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
@@ -69,11 +70,16 @@ class Special:
 
     # Steps.
 
-    async def stood_still(self, number: int = 1) -> Process:
-        """Wait for the process that stopped itself; stop it on record. Raises Invalid when it is none of the cell's."""
+    async def stood_still(self, number: int = 1, point: str | None = None) -> Process:
+        """Wait for the process that stopped itself; stop it on record. Raises Invalid when it is none of the cell's, or
+        stands at another point."""
         marker = Path(self.cell.env["ACTONCE_DRILL_STOP_FILE"] + ("" if number == 1 else f".{number}"))
-        await eventually(marker.exists, within_s=POINT_S, what=f"{self.cell.name}: a process stands at its point")
-        pid = int(marker.read_text(encoding="utf-8"))
+        within_s = POINT_S if number == 1 else OUTCOME_S  # a later one waits for what the others make of the first
+        await eventually(marker.exists, within_s=within_s, what=f"{self.cell.name}: a process stands at its point")
+        at, where = marker.read_text(encoding="utf-8").split()
+        pid = int(at)
+        if point not in (None, where):
+            raise Invalid(f"{self.cell.name}: pid {pid} stands {where}, wanted {point}")
         for process in (*self.cell.workers, *self.cell.others.values()):
             if process.pid == pid:
                 await eventually(lambda: state_of(pid) in ("T", None), within_s=POINT_S, what=f"pid {pid} stands still")
@@ -87,6 +93,12 @@ class Special:
         await eventually(lambda: state_of(process.pid) != "T", within_s=POINT_S, what=f"pid {process.pid} goes on")
         process.record_exit()
 
+    async def go_on_alive(self, process: Process) -> None:
+        """The same where it must not have died: a dead process would do nothing, rightly or wrongly."""
+        await self.go_on(process)
+        if not process.alive:
+            raise Invalid(f"{self.cell.name}: pid {process.pid} died when it was to go on")
+
     async def row(self, operation_id: str, when: Callable[[Row], bool], what: str, within_s: float = OUTCOME_S) -> Row:
         """Wait until the ledger's row of the operation is so."""
 
@@ -95,6 +107,17 @@ class Special:
             return row if row is not None and when(row) else None
 
         return await eventually(look, within_s=within_s, what=f"{self.cell.name}: {what}", every_s=0.1)
+
+    async def paged(self, operation_id: str, reason: str) -> None:
+        """Wait until a page says that the operation is held for this reason."""
+        await eventually(
+            lambda: any(
+                operation_id in page.text and f"is held: {reason}" in page.title
+                for page in self.cell.run.sink.of(self.cell.channel)
+            ),
+            within_s=OUTCOME_S,
+            what=f"{self.cell.name}: a page about {reason}",
+        )
 
     async def final(self, operation_id: str) -> Row:
         """Wait until it is settled."""
@@ -265,27 +288,6 @@ class LateLoss(Special):
         await self.remove(self.toxic)
         await self.row(operation_id, lambda row: row["state"] in {*FINAL, "held"}, "moved on without the owner")
         await self.go_on(frozen)
-
-
-class LateAcknowledgement(Special):
-    """The owner has its answer and stands before it says so; by then the operation has moved on."""
-
-    proof = ("request_arrived", "effect_committed", "process_frozen")
-    signals = ("SIGSTOP", "SIGCONT")
-
-    async def strike(self, operation_id: str) -> None:
-        frozen = await self.stood_still()
-        await self.row(operation_id, lambda row: row["state"] in {*FINAL, "held"}, "moved on without the owner")
-        await self.go_on(frozen)
-        row = await self.row(operation_id, lambda row: row["acknowledged_at"] is not None, "late answer kept", POINT_S)
-        self.cell.run.writer.append(
-            "view",
-            "view",
-            self.cell.name,
-            name="state",
-            body={"state": row["state"], "acknowledged_at": str(row["acknowledged_at"])},
-            assertions=[{"name": "the late acknowledgement is on record", "ok": True, "detail": row["operation_id"]}],
-        )
 
 
 class HoldBeforeFence(Special):

@@ -136,7 +136,7 @@ class WorkersStopped(Special):
                 f"{row['state']} since {row['issued_at']}",
             ),
         )
-        await doors.try_to_resume(self.cell, operation_id, "no worker answers")
+        await doors.try_to_resume(self.cell, operation_id, "no worker answers", "not_held")
 
     async def operate(self, operation_id: str) -> None:
         """The task goes on through what is recorded; nobody has to decide anything."""

@@ -82,7 +82,7 @@ class CellSpec:
     modes: dict[str, Any] = field(default_factory=dict)  # of the world's payments account
     settings: dict[str, Any] = field(default_factory=dict)  # more of the sandbox's JSON file
     env: dict[str, str] = field(default_factory=dict)
-    stop: str | None = None  # see drills.controls.stops; only for the roles in `stops`
+    stop: str | None = None  # points of drills.controls.stops; only for the roles in `stops`
     stops: tuple[str, ...] = ()
     watch_past_proxies: bool = False
 
@@ -181,6 +181,13 @@ class Cell:
         """New connections to the write listener go past the faulted proxy; what is held in it stays there."""
         clean = await self._proxy("payments.write.clean", *_address(self.run.world.listeners["payments.write"]))
         self.write.retarget(clean.host, clean.port, clean.name)
+
+    async def heal_routes(self) -> None:
+        """The destination's routes and answers are as they should be, from now on."""
+        healthy = dict.fromkeys(READS, "healthy")
+        await self.run.world.configure(
+            self.account, "payments", routes=healthy, applies_late_s=None, answer=None, revoked={}
+        )
 
     def owner_of(self, exchange: Exchange) -> Process:
         """The worker whose socket this exchange came from, by the kernel's own table."""

@@ -93,6 +93,8 @@ def stream_of(axes: Axes) -> Stream:
 class Strike:
     """Strikes one operation of one cell as its axes say."""
 
+    decides = False
+
     def __init__(self, cell: Cell, axes: Axes) -> None:
         self.cell = cell
         self.axes = axes

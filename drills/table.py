@@ -28,7 +28,7 @@ from drills.cells import Axes
 from drills.export import FINAL, Row, export_ledger, export_task
 from drills.reference import Expected as Endings
 from drills.reference import expected as reference
-from drills.rig import READS, Cell, CellSpec, Run
+from drills.rig import Cell, CellSpec, Run
 from drills.strike import Strike, modes_of
 
 TENANT = "drill"
@@ -44,6 +44,8 @@ QUIET_S = 1.0  # 2 × the pause between two readings (0.5 s)
 
 class Striking(Protocol):
     """Applies one cell's fault."""
+
+    decides: bool  # does `operate` belong to the fault, so that a control needs it too?
 
     async def prepare(self) -> None:
         """Install what must be there before the task starts."""
@@ -74,7 +76,7 @@ class Play:
     modes: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    stop: str | None = None  # the point at which a process stops itself
+    stop: str | None = None  # the points (comma separated) at which a process stops itself
     stops: tuple[str, ...] = ()  # which processes may: "worker", "watch"
     watch_past_proxies: bool = False  # the watcher reads the destination directly
     entry: bool = False
@@ -276,12 +278,10 @@ async def _afterwards(cell: Cell, plan: PlannedCell, striking: Striking) -> None
     for operation in reversed(planned):  # the first one's row is what is looked at
         row = await settled(cell, operation.operation_id, guarded=guarded)
     record_state(cell, plan, row)
-    if plan.arm == "guarded":
+    if guarded or striking.decides:
         await striking.operate(plan.operation_id)
     await striking.release()
-    await cell.run.world.configure(
-        cell.account, "payments", routes=dict.fromkeys(READS, "healthy"), applies_late_s=None, answer=None, revoked={}
-    )
+    await cell.heal_routes()
     if plan.arm != "guarded":
         return
     await probe(cell, plan.probe_key)

@@ -8,7 +8,7 @@ docs/reference/evidence.md. A checker that raises makes the drill invalid, never
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from actonce.evidence.case import Case, Finding, Story, is_own, moment
 from actonce.evidence.checks_tasks import held_tasks_are_paged, tasks_as_expected
@@ -18,6 +18,7 @@ from actonce.evidence.lines import (
     CallerTask,
     EarlyResumeAccepted,
     EarlyResumeRefused,
+    Note,
     ProbeOperation,
     Quiet,
     View,
@@ -32,6 +33,8 @@ RACE_S = 0.05
 JOURNAL_S = 0.05
 # What watches the wire stamps bytes when it gets to them: on a busy machine this much after they were written.
 SEEN_S = 0.25
+# How a note begins that says why a cell did not come to its end.
+BROKE_OFF = "broke off"
 
 
 def duplicates(case: Case) -> list[Finding]:
@@ -205,15 +208,16 @@ def permits_under_hold(case: Case) -> list[Finding]:
 
 
 def stuck(case: Case) -> list[Finding]:
-    """Neither settled nor held; or held and nobody told."""
+    """Neither settled nor held; or held and nobody told, or told another reason than the one it is held for."""
     findings = []
     for story in case.own():
         if story.row is None or story.settled:
             continue
         if not story.held:
             findings.append(story.finding("stuck op", f"left {story.outcome} when everything had settled"))
-        elif not story.pages:
-            findings.append(story.finding("held without page op", f"{story.outcome}, and no page went out"))
+        elif not any(page.reason == story.row.reason for page in story.pages):
+            told = ", ".join(sorted({page.reason for page in story.pages})) or "nothing"
+            findings.append(story.finding("held without page op", f"{story.outcome}, and the pages say {told}"))
         elif not any(hold.resolved_at is None for hold in story.holds):
             findings.append(story.finding("stuck op", f"{story.outcome}, and no open hold says who resolves it"))
     return findings
@@ -317,12 +321,24 @@ def views(case: Case) -> list[Finding]:
     return findings
 
 
+def _without(case: Case, name: str, what: str, lines: Sequence[ProbeOperation | Quiet]) -> list[Finding]:
+    """Guarded cells that never came to their end: they may have broken off before their fault did its part, and what
+    is on record of them may look right all the same. A line without a cell speaks for the whole run."""
+    ended = {line.cell for line in lines}
+    notes = {note.cell: note.text for note in case.evidence.of(Note) if note.text.startswith(BROKE_OFF)}
+    return [
+        Finding(name, cell.cell, notes.get(cell.cell, what), cell.cell, weight="invalid")
+        for cell in case.evidence.arm("guarded")
+        if not {cell.cell, None} & ended
+    ]
+
+
 def probe(case: Case) -> list[Finding]:
-    """After healing, an operation succeeded: it says so, and the destination has exactly one effect of it."""
+    """After healing, an operation of every cell succeeded: it says so, and the destination has exactly one effect."""
     lines = case.evidence.of(ProbeOperation)
     if not lines:
         return [Finding("probe", "", "no probe operation ran after healing", weight="invalid")]
-    findings = []
+    findings = _without(case, "probe", "no probe operation ran after healing", lines)
     for line in lines:
         effects = [e for e in case.probe_effects if e.operation_id == line.operation_id]
         if not line.ok or len(effects) != 1:
@@ -332,11 +348,11 @@ def probe(case: Case) -> list[Finding]:
 
 
 def quiet(case: Case) -> list[Finding]:
-    """The quiet period took place, after all faults were healed, and nothing was open at its end."""
+    """Every cell had its quiet period, after all faults were healed, and nothing was open at its end."""
     lines = case.evidence.of(Quiet)
     if not any(line.seconds > 0 for line in lines):
         return [Finding("still open", "", "no quiet period is on record", weight="invalid")]
-    return [
+    return _without(case, "still open", "no quiet period is on record", lines) + [
         Finding("still open", operation_id, "neither settled nor held and paged after the quiet period", line.cell)
         for line in lines
         for operation_id in line.still_open

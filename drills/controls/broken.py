@@ -234,6 +234,50 @@ def decision_before_bound() -> None:
 
 
 @control
+def acknowledgement_leaves_permit_usable() -> None:
+    """A late acknowledgement is kept beside the operation and stops nobody who is about to take the next permit."""
+    from actonce.contracts.lifecycle import State
+
+    def make(real: Any) -> Any:
+        async def accept(connection: Any, operation: Any, *rest: Any) -> Any:
+            return operation if operation.state is State.READY else await real(connection, operation, *rest)
+
+        return accept
+
+    swap("actonce.ledger.outcomes", "_accept", make)
+
+
+@control
+def acknowledgement_contradicts_nothing() -> None:
+    """A late acknowledgement is taken for the end of the matter, whatever has been sent or decided since."""
+    swap("actonce.ledger.outcomes", "_contradiction", lambda real: lambda *args: None)
+
+
+@control
+def decision_without_reading() -> None:
+    """A decision is applied on what its maker saw; nobody looks once more."""
+    from actonce.contracts.verdict import Outcome, Reason, Verdict
+
+    def make(real: Any) -> Any:
+        async def read_fresh(system: Any, key: Any) -> Any:
+            case, _, _ = await real(system, key)
+            return case, Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.ROUTE_UNAVAILABLE, words="not read"), []
+
+        return read_fresh
+
+    swap("actonce.effects.decide", "read_fresh", make)
+
+
+@control
+def decision_over_a_verdict() -> None:
+    """A decision is applied to whatever the operation has become: neither its version nor the state is compared."""
+    from actonce.contracts.lifecycle import TRANSITIONS, Event, State
+
+    swap("actonce.ledger.decisions", "_result", lambda real: lambda *args, **more: "applied")
+    TRANSITIONS[(State.COMMITTED, Event.PERMIT_ONE_RETRY)] = State.READY
+
+
+@control
 def ambiguous_as_absent() -> None:
     """What cannot be known counts as not done."""
     from actonce.contracts.verdict import Outcome

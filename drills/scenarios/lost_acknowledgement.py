@@ -10,7 +10,7 @@ import itertools
 from functools import partial
 
 from drills.catalog import Job, Options, Plan
-from drills.cells import Axes, left_out
+from drills.cells import Axes, left_out, uncompared
 from drills.cover import cover, every_allowed
 from drills.scenarios.comparison import ARMS, compared
 from drills.scenarios.protocol_cells import CONTROLS, FROZEN_BEHIND_FENCE, OPERATOR_RETRY, PROTOCOL, Control
@@ -46,7 +46,7 @@ class LostAcknowledgement:
         planned += [PlannedCell(table_play(axes), next(numbers), arm) for arm in ARMS for axes in same]
         return Plan(
             jobs=[Job(cell.name, partial(run_cell, plan=cell)) for cell in planned],
-            left_out=left_out(),
+            left_out={**left_out(), **uncompared()},
             protections=[c.name for c in controls],
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from drills import deciding, plays
+from drills import deciding, late, plays
 from drills.cells import Axes
 from drills.reference import Expected
 from drills.strike import HELD_AT_TAP_S
@@ -34,6 +34,17 @@ def _held(reasons: tuple[str, ...], effects: tuple[int, int], *why: str) -> Expe
     held = frozenset(f"held:{reason}" for reason in reasons)
     found = frozenset({"committed"}) if effects[1] else frozenset()
     return Expected(held, held | found, effects, True, why)
+
+
+def _held_for_good(*why: str) -> Expected:
+    """Held as `possible_duplicate`: no evidence of one object ends that, only a person does (P5)."""
+    held = frozenset({"held:possible_duplicate"})
+    return Expected(held, held, (1, 1), True, why)
+
+
+def _decided(reason: str, *why: str) -> Expected:
+    """Held and paged; then, with a person's decision, committed once."""
+    return Expected(frozenset({f"held:{reason}"}), frozenset({"committed"}), (1, 1), True, why)
 
 
 def _special(number: str, name: str, kind: type[plays.Special], expected: Expected, **more: Any) -> Play:
@@ -178,31 +189,75 @@ OPERATOR_RETRY = _special(
     "protocol-10",
     "operator-permits-one-retry",
     deciding.OperatorDecides,
-    Expected(
-        frozenset({"held:late_commit_possible"}),
-        frozenset({"committed"}),
-        (1, 1),
-        True,
-        ("§2.6 permit_one_retry: one more permit, same operation_id",),
-    ),
+    _decided("late_commit_possible", "§2.6 permit_one_retry: one more permit, same operation_id"),
     late_arrival="none",
     entry=True,
+)
+
+PERMIT_READY = _special(
+    "protocol-08",
+    "late-acknowledgement-with-a-permit-ready",
+    late.WithAPermitReady,
+    _decided("route_unavailable", "§2.3 a late acknowledgement bumps the version and kills unused permits"),
+    stop="before_acknowledgement,before_next_permit",
+    modes=ALL_DOWN,
+    entry=True,
+    env={"ACTONCE_DRILL_STOPS": "2"},
+)
+ATTEMPT_2_DISPATCHED = _special(
+    "protocol-08",
+    "late-acknowledgement-with-attempt-2-dispatched",
+    late.WithAttemptTwoDispatched,
+    replace(
+        _held_for_good("R7 an acknowledgement that contradicts a later permit opens a hold", "P8 then no fence passes"),
+        settled=frozenset({"held:route_unavailable"}),
+    ),
+    stop="before_acknowledgement,before_next_fence",
+    modes=ALL_DOWN,
+    entry=True,
+    env={"ACTONCE_DRILL_STOPS": "2"},
+    # the second permit must still be alive when its owner goes on: it is to be the hold that stops it
+    settings={
+        "timing": {
+            "permit_lifetime_s": 12.0,
+            "send_deadline_s": 12.0,
+            "activity_timeout_s": 14.0,
+            "reconcile_after_s": 15.0,
+        }
+    },
+)
+RETRY_ON_OLD_EVIDENCE = _special(
+    "protocol-10",
+    "retry-permitted-on-old-evidence",
+    deciding.RetryOnOldEvidence,
+    _decided("route_unavailable", "R9 a decision triggers a fresh read in the same action; evidence wins"),
+    modes=ALL_DOWN,
+    entry=True,
+    env={"ACTONCE_WATCH_HELD_AGAIN_S": "600"},  # it is the decision's reading that is to see it first
+)
+RETRY_RACES_VERDICT = _special(
+    "protocol-10",
+    "retry-permitted-races-a-committed-verdict",
+    deciding.RetryRacesVerdict,
+    _decided("route_unavailable", "R9 a decision names epoch and version", "R6 every write compares them"),
+    stop="before_decision",
+    modes=ALL_DOWN,
+    entry=True,
+    workers=1,  # another one would take the decision up
+    # the watcher reads what is held, often, and leaves the decision to the worker
+    env={"ACTONCE_WATCH_HELD_AGAIN_S": "1", "ACTONCE_WATCH_IDLE_S": "600"},
 )
 
 PROTOCOL: list[Play] = [
     EARLY_DECISION,
     OPERATOR_RETRY,
+    RETRY_ON_OLD_EVIDENCE,
+    RETRY_RACES_VERDICT,
     _special(
         "protocol-10",
         "operator-marks-committed",
         deciding.OperatorConfirms,
-        Expected(
-            frozenset({"held:route_unavailable"}),
-            frozenset({"committed"}),
-            (1, 1),
-            True,
-            ("§2.6 mark_committed: with the destination's object id",),
-        ),
+        _decided("route_unavailable", "§2.6 mark_committed: with the destination's object id"),
         entry=True,
         env={"ACTONCE_WATCH_HELD_AGAIN_S": "600"},
         modes=ALL_DOWN,
@@ -260,20 +315,19 @@ PROTOCOL: list[Play] = [
     _special(
         "protocol-08",
         "late-acknowledgement-after-the-verdict",
-        plays.LateAcknowledgement,
+        late.AfterTheVerdict,
         _committed("P6 a late acknowledgement is recorded"),
         stop="before_acknowledgement",
     ),
     _special(
         "protocol-08",
         "late-acknowledgement-under-a-hold",
-        plays.LateAcknowledgement,
-        Expected(
-            frozenset({"committed", "acknowledged", "held:not_visible", "held:route_unavailable"}),
-            frozenset({"committed", "held:not_visible", "held:route_unavailable"}),
+        late.UnderAHold,
+        _held(
+            ("not_visible", "route_unavailable"),
             (1, 1),
-            True,
-            ("§2.3 a late acknowledgement resolves a hold", "§2.7 read_back still needs a route"),
+            "§2.3 a late acknowledgement resolves a hold",
+            "§2.7 read_back still needs a route",
         ),
         stop="before_acknowledgement",
         modes=ALL_DOWN,
@@ -281,18 +335,24 @@ PROTOCOL: list[Play] = [
     _special(
         "protocol-08",
         "late-acknowledgement-after-mark-absent",
-        deciding.AcknowledgedAfterMarkedAbsent,
-        Expected(
-            frozenset({"held:possible_duplicate"}),
-            frozenset({"held:possible_duplicate", "committed"}),
-            (1, 1),
-            True,
-            ("R7 an acknowledgement that contradicts a decision opens a hold `possible_duplicate`",),
-        ),
+        late.AfterMarkAbsent,
+        _held_for_good("R7 an acknowledgement that contradicts a decision opens a hold `possible_duplicate`"),
         stop="before_acknowledgement",
         modes=ALL_DOWN,
         entry=True,
         env={"ACTONCE_WATCH_HELD_AGAIN_S": "600"},
+    ),
+    PERMIT_READY,
+    ATTEMPT_2_DISPATCHED,
+    _special(
+        "protocol-08",
+        "late-acknowledgement-with-the-same-key-sent-again",
+        late.SameKeySentAgain,
+        _committed("R3 a key registered on arrival may be sent again: what one answer says holds for both sends"),
+        stop="before_acknowledgement,before_next_fence",
+        modes=ALL_DOWN,
+        env={"ACTONCE_DRILL_STOPS": "2"},
+        late_arrival="key_on_arrival",
     ),
     HOLD_BEFORE_FENCE,
     _special(
@@ -387,6 +447,10 @@ CONTROLS: list[Control] = [
     Control("permit_without_nonce", lambda: STARTED_AGAIN),
     Control("hold_leaves_permit_usable", lambda: HOLD_BEFORE_FENCE, "wrong effects op"),
     Control("decision_before_bound", lambda: EARLY_DECISION),
+    Control("acknowledgement_leaves_permit_usable", lambda: PERMIT_READY),
+    Control("acknowledgement_contradicts_nothing", lambda: ATTEMPT_2_DISPATCHED, "wrong outcome op"),
+    Control("decision_without_reading", lambda: RETRY_ON_OLD_EVIDENCE),
+    Control("decision_over_a_verdict", lambda: RETRY_RACES_VERDICT),
     Control("ambiguous_as_absent", _table(routes="all_down")),
     Control("complete_on_202", lambda: ACCEPTED_202, "complete without evidence op"),
     Control("http_retries_on", _table()),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from drills.cells import AXES, Axes, every_cell, impossible, left_out
-from drills.cover import combinations_of, cover, covering_array, every_allowed
+from drills.cells import AXES, Axes, every_cell, impossible, left_out, twin_race, uncompared
+from drills.cover import COMPARED, combinations_of, cover, covering_array, every_allowed
 
 
 def row(axes: Axes) -> tuple[str, ...]:
@@ -33,11 +33,49 @@ def test_it_is_the_same_for_the_same_seed_and_small() -> None:
     assert len(cover(2, 7)) < 130
 
 
-def test_every_fault_is_compared_with_its_twin_and_one_pair_is_killed() -> None:
-    for seed in range(3):
-        cells = set(cover(2, seed))
-        pairs = {(a.fault, a.process) for a in cells if a.comparable and a.other_twin in cells}
-        assert pairs >= {(fault, "none") for fault in AXES["fault"]} | {("closed", "SIGKILL")}
+@pytest.mark.parametrize("seed", range(3))
+def test_every_fault_process_and_cut_is_compared_with_its_twin(seed: int) -> None:
+    cells = set(cover(2, seed))
+    pairs = {a for a in cells if a.comparable and a.other_twin in cells}
+    plain = {a.fault for a in pairs if (a.process, a.cut) == ("none", "none")}
+    assert plain == set(AXES["fault"])
+    assert {(a.process, a.cut) for a in pairs} >= set(COMPARED)
+    assert {a.process for a in pairs} == set(AXES["process"]) and {a.cut for a in pairs} == set(AXES["cut"])
+
+
+def test_a_race_of_a_twin_is_a_race_of_the_other() -> None:
+    pairs = [axes for axes in every_allowed() if not impossible(axes.other_twin)]
+    assert all(twin_race(axes) == twin_race(axes.other_twin) for axes in pairs)
+
+
+@pytest.mark.parametrize(
+    ("cell", "race"),
+    [
+        ("closed commit_then_drop none none healthy bounded", None),
+        ("closed commit_then_drop SIGKILL all healthy bounded", None),
+        ("closed commit_then_drop SIGTERM none healthy bounded", None),
+        ("reset commit_then_drop none temporal healthy bounded", None),
+        ("silent commit_then_drop none destination healthy bounded", None),
+        ("silent commit_then_drop SIGSTOP none all_down bounded", None),
+        ("closed commit_then_drop none ledger healthy bounded", "the ledger that is cut"),
+        ("silent commit_then_drop SIGTERM all all_down bounded", "the ledger that is cut"),
+        ("closed commit_then_drop SIGSTOP none all_down bounded", "at once"),
+        ("closed commit_then_drop none destination healthy bounded", "deadline may come first"),
+        ("silent commit_then_drop none temporal healthy bounded", "read it back"),
+        ("silent commit_then_drop SIGSTOP none healthy bounded", "read it back"),
+        ("silent commit_then_drop SIGSTOP none all_down key_on_arrival", "send it again"),
+    ],
+)
+def test_twins_are_compared_where_the_record_is_not_left_to_chance(cell: str, race: str | None) -> None:
+    found = twin_race(Axes(*cell.split()))
+    assert found is None if race is None else race in str(found)
+
+
+def test_every_pair_is_compared_or_listed_with_its_reason() -> None:
+    pairs = [a for a in every_allowed() if a.committed_first and not impossible(a.other_twin)]
+    listed = sum(int(name.rpartition("(")[2].split()[0]) for name in uncompared())
+    assert listed == sum(not a.comparable for a in pairs) and 0 < listed < len(pairs)
+    assert all(uncompared().values()) and len(uncompared()) < 10
 
 
 def test_a_combination_that_only_forbidden_rows_have_is_not_demanded() -> None:

@@ -135,6 +135,10 @@ def held_silently(run: Run) -> None:
     run.drop("page", "held")
 
 
+def paged_for_another_reason(run: Run) -> None:
+    run.find("page", "held")["reason"] = "late"
+
+
 def held_without_hold(run: Run) -> None:
     run.find("hold", "held")["resolved_at"] = at(30)
 
@@ -213,6 +217,7 @@ FAILED: list[tuple[Spoil, str]] = [
     (left_unknown, "stuck op=op1_after"),
     (held_silently, "held without page op=op1_held"),
     (held_silently, "wrong page op=op1_held"),
+    (paged_for_another_reason, "held without page op=op1_held: held:route_unavailable, and the pages say late"),
     (held_without_hold, "stuck op=op1_held"),
     (wrong_reason, "wrong outcome op=op1_held: held:route_unavailable, expected committed"),
     (wrong_amount, "wrong amount op=op1_after"),
@@ -298,6 +303,17 @@ def no_quiet(run: Run) -> None:
     run.drop("quiet")
 
 
+def broke_off(run: Run) -> None:
+    """Everything on record of the cell looks right; but its strike never ended, so it shows nothing."""
+    run.find("quiet")["cell"] = "after"
+    run.add("drill", "quiet", "held", 86, seconds=5.0, still_open=[])
+    run.add("drill", "note", "before", 30, text="broke off: NeverHappened: the late answer kept")
+
+
+def never_probed(run: Run) -> None:
+    run.find("probe")["cell"] = "after"
+
+
 def early_resume_untried(run: Run) -> None:
     run.drop("early_resume_refused")
 
@@ -368,6 +384,8 @@ INVALID: list[tuple[Spoil, str]] = [
     (view_missing, "view alerts: was not captured"),
     (no_probe, "no probe operation ran"),
     (no_quiet, "no quiet period is on record"),
+    (broke_off, "still open=before: broke off: NeverHappened: the late answer kept"),
+    (never_probed, "probe=before: no probe operation ran"),
     (early_resume_untried, "no early resume of any of them was tried"),
     (twin_missing, "no pair is on record"),
     (history_missing, "no history of task t/refund/after"),
