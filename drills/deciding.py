@@ -113,7 +113,7 @@ class CancelledZombie(Special):
             {"out": said.out[-400:], "err": said.err[-400:]},
             ("the cancellation is taken", said.code == 0, said.err.strip()[-200:]),
         )
-        await self.go_on(zombie)
+        await self.go_on_alive(zombie)
 
 
 class RetryOnOldEvidence(Special):
@@ -135,7 +135,7 @@ class RetryOnOldEvidence(Special):
     async def operate(self, operation_id: str) -> None:
         await self.row(operation_id, lambda row: row["state"] == "held", "held")
         await self.decided(operation_id)
-        await self.final(operation_id)
+        await self.settled_or_sent_again(operation_id)
         (decision,) = await self.cell.ledger.rows("decision")
         sends = len(self.cell.write.sent(operation_id))
         doors.record_view(
@@ -158,6 +158,7 @@ class RetryRacesVerdict(RetryOnOldEvidence):
 
     proof = ("request_arrived", "effect_committed", "answer_not_delivered", "process_frozen")
     signals = ("SIGSTOP", "SIGCONT")
+    frozen_min_s = 0.0  # for as long as the verdict takes, which is asserted instead
     ends = "stale"
 
     async def decided(self, operation_id: str) -> None:

@@ -8,8 +8,6 @@ another state than its name says does not pass.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from actonce.testing.processes import Process
 from actonce.testing.waiting import eventually
 from drills import doors
@@ -25,6 +23,7 @@ class LateAnswer(Special):
 
     proof = ("request_arrived", "effect_committed", "process_frozen")
     signals = ("SIGSTOP", "SIGCONT")
+    frozen_min_s = 0.0  # how late it is is told by what it meets
     met: tuple[str, int] = ("committed", 1)  # the state and the current attempt when the answer comes
     becomes = "committed"
     contradicts = False
@@ -145,7 +144,7 @@ class WithAPermitReady(LateAnswer):
     async def goes_on(self, operation_id: str, second: Process) -> None:
         """The other one finds that it has no permit."""
         await self.go_on_alive(second)
-        await self.final(operation_id)
+        await self.settled_or_sent_again(operation_id)
 
 
 class WithAttemptTwoDispatched(WithAPermitReady):
@@ -158,9 +157,7 @@ class WithAttemptTwoDispatched(WithAPermitReady):
     point = "before_next_fence"
 
     async def goes_on(self, operation_id: str, second: Process) -> None:
-        row = await self._now(operation_id)
-        if datetime.now(UTC) >= row["not_after"]:
-            raise Invalid(f"{self.cell.name}: attempt 2 is past its life: the clock would stop it, not the hold")
+        self.still_allowed(await self._now(operation_id))
         await self.go_on_alive(second)
         ended = await self.row(operation_id, lambda row: row["state"] in {*FINAL, "held"}, "settled or held", OUTCOME_S)
         if ended["state"] == "held":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,11 @@ class Special:
         if not process.alive:
             raise Invalid(f"{self.cell.name}: pid {process.pid} died when it was to go on")
 
+    def still_allowed(self, row: Row) -> None:
+        """The current permit is alive, so that it is the ledger that stops its owner. Raises Invalid when it is not."""
+        if datetime.now(UTC) >= row["not_after"]:
+            raise Invalid(f"{self.cell.name}: the permit's life is over: the clock would stop its owner, not the hold")
+
     async def row(self, operation_id: str, when: Callable[[Row], bool], what: str, within_s: float = OUTCOME_S) -> Row:
         """Wait until the ledger's row of the operation is so."""
 
@@ -122,6 +128,16 @@ class Special:
     async def final(self, operation_id: str) -> Row:
         """Wait until it is settled."""
         return await self.row(operation_id, lambda row: row["state"] in FINAL, "settled by the others")
+
+    async def settled_or_sent_again(self, operation_id: str) -> None:
+        """Wait until it is settled; a control's second send is answered, and it may be held for it instead."""
+
+        def answered_again() -> bool:
+            return any(e.bytes_down > 0 or e.ended_by is not None for e in self.cell.write.sent(operation_id)[1:])
+
+        await self.row(
+            operation_id, lambda row: row["state"] in FINAL or answered_again(), "settled, or sent again and answered"
+        )
 
     async def sent(self, operation_id: str, count: int = 1, within_s: float = POINT_S) -> None:
         """Wait until the tap has seen so many complete sends."""
@@ -212,7 +228,7 @@ class ZombieBeforePermit(Special):
     async def strike(self, operation_id: str) -> None:
         zombie = await self.stood_still()
         await self.final(operation_id)
-        await self.go_on(zombie)
+        await self.go_on_alive(zombie)
 
 
 class ZombieTakesPermitFirst(Special):
@@ -224,9 +240,9 @@ class ZombieTakesPermitFirst(Special):
     async def strike(self, operation_id: str) -> None:
         zombie = await self.stood_still()
         successor = await self.stood_still(2)
-        await self.go_on(zombie)
+        await self.go_on_alive(zombie)
         await self.sent(operation_id)
-        await self.go_on(successor)
+        await self.go_on_alive(successor)
 
 
 class ReconcilerFrozen(Special):
@@ -250,11 +266,11 @@ class ReconcilerFrozen(Special):
         await eventually(
             self._latched, within_s=OUTCOME_S, what=f"{self.cell.name}: attempt 2 is committed", every_s=0.2
         )
-        before = len(await self.cell.ledger.rows("verdict"))
-        await self.go_on(frozen)
+        before = await self._absents()
+        await self.go_on_alive(frozen)
 
         async def spoke() -> bool:
-            return len(await self.cell.ledger.rows("verdict")) > before
+            return await self._absents() > before  # with attempt 2 out, nobody else has reason to say so
 
         await eventually(
             spoke, within_s=POINT_S, what=f"{self.cell.name}: the frozen reconciler's verdict", every_s=0.1
@@ -265,6 +281,9 @@ class ReconcilerFrozen(Special):
             lambda: exchange.ended_by is not None, within_s=POINT_S, what=f"{self.cell.name}: answer 2 lost"
         )
         await self.remove(answer)
+
+    async def _absents(self) -> int:
+        return sum(row["outcome"] == "absent" for row in await self.cell.ledger.rows("verdict"))
 
     def _latched(self) -> bool:
         return any(
@@ -287,7 +306,7 @@ class LateLoss(Special):
         frozen = await self.stood_still()
         await self.remove(self.toxic)
         await self.row(operation_id, lambda row: row["state"] in {*FINAL, "held"}, "moved on without the owner")
-        await self.go_on(frozen)
+        await self.go_on_alive(frozen)
 
 
 class HoldBeforeFence(Special):
@@ -301,8 +320,9 @@ class HoldBeforeFence(Special):
         fields = {"payment_id": "pay-other", "amount_minor": 1, "currency": "EUR", "reason": "other"}
         await self.cell.run.world.plant_look_alikes(self.cell.account, operation_id, "refund", fields)
         frozen = await self.stood_still()
-        await self.row(operation_id, lambda row: row["state"] == "held", "held", POINT_S)
-        await self.go_on(frozen)
+        row = await self.row(operation_id, lambda row: row["state"] == "held", "held", POINT_S)
+        self.still_allowed(row)
+        await self.go_on_alive(frozen)
 
 
 class TerminatedForGood(Special):
@@ -358,7 +378,7 @@ class StartedAgain(Special):
             return "actonce.reconcile.v1" in names
 
         await eventually(issued_again, within_s=POINT_S, what=f"{self.cell.name}: the new run issued", every_s=0.2)
-        await self.go_on(owner)
+        await self.go_on_alive(owner)
         await self.cell.run.world.release(self.cell.account, self.latch)
 
 
