@@ -307,6 +307,12 @@ class LateLoss(Special):
         await self.remove(self.toxic)
         await self.row(operation_id, lambda row: row["state"] in {*FINAL, "held"}, "moved on without the owner")
         await self.go_on_alive(frozen)
+        # It changes nothing, so the ledger shows nothing of it; that it was tried at all is only in the owner's log.
+        await eventually(
+            lambda: "record came too late" in frozen.log.read_text(encoding="utf-8", errors="replace"),
+            within_s=POINT_S,
+            what=f"{self.cell.name}: the owner said it, too late",
+        )
 
 
 class HoldBeforeFence(Special):
