@@ -396,7 +396,7 @@ PROTOCOL: list[Play] = [
         "key-just-expired",
         Axes(late_arrival="key_on_arrival", routes="all_down"),
         _held(
-            ("retention_expired", "late_commit_possible", "route_unavailable"),
+            ("retention_expired",),
             (1, 1),
             "R3 inside its retention minus a margin; case b3",
         ),
