@@ -7,8 +7,11 @@ that did not answer. Times are the ledger's own (`clock_timestamp()`), so that h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
+import os
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,8 +33,32 @@ from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import FINAL, Event, State, next_state
 
 LEDGER_DEADLINE_S = 4.0  # one transaction; longer than a slow fsync, shorter than a heartbeat budget of a held task
+GIVE_UP_S = 1.0  # after the deadline, for the server to end what it does; then the line is cut
+_CANCEL_S = 0.5  # of it, to ask the server to end it
 
 Connection = AsyncConnection[DictRow]
+
+
+class _Connection(AsyncConnection[DictRow]):
+    """A connection that does not wait long for its cancel: a ledger that is silent is silent to that, too."""
+
+    async def cancel_safe(self, *, timeout: float = _CANCEL_S) -> None:
+        await super().cancel_safe(timeout=min(timeout, _CANCEL_S))
+
+
+def _hang_up(lent: list[Connection]) -> None:
+    """End whatever waits on these connections: a driver that cancels or rolls back sets itself no limit.
+
+    Shut, not closed: who waits on the socket is woken and finds it ended, and the pool replaces it.
+    """
+    for connection in lent:
+        with (
+            contextlib.suppress(OSError, psycopg.OperationalError),  # it is closed already
+            socket.socket(fileno=os.dup(connection.pgconn.socket)) as line,
+        ):
+            line.shutdown(socket.SHUT_RDWR)
+
+
 _NOT_STORABLE = str.maketrans({"\x00": "\ufffd", **{chr(c): "\ufffd" for c in range(0xD800, 0xE000)}})
 
 
@@ -144,9 +171,9 @@ class Ledger:
         self.dsn = dsn
         self.expected_id = ledger_id
         self.deadline_s = deadline_s
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+        self._pool: AsyncConnectionPool[_Connection] = AsyncConnectionPool(
             dsn,
-            connection_class=AsyncConnection[DictRow],
+            connection_class=_Connection,
             kwargs={"row_factory": dict_row, "connect_timeout": 3, "application_name": "actonce"},
             min_size=1,
             max_size=pool_max,
@@ -165,12 +192,27 @@ class Ledger:
         await self._pool.close(timeout=1.0)
 
     @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[Connection]:
+        """A connection of the pool; who is not done with it `GIVE_UP_S` after the deadline finds it ended."""
+        lent: list[Connection] = []
+        end = asyncio.get_running_loop().call_later(self.deadline_s + GIVE_UP_S, _hang_up, lent)
+        try:
+            async with self._pool.connection() as connection:
+                lent.append(connection)
+                yield connection
+        finally:
+            end.cancel()
+
+    @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """One transaction within the deadline. The commit's own answer may be lost: then LedgerUnavailable too."""
+        """One transaction within the deadline, over at the latest `GIVE_UP_S` after it.
+
+        The commit's own answer may be lost: then LedgerUnavailable too.
+        """
         try:
             async with (
                 asyncio.timeout(self.deadline_s),
-                self._pool.connection() as connection,
+                self._lent() as connection,
                 connection.transaction(),
             ):
                 yield connection
