@@ -28,6 +28,8 @@ class OperationRequest(_Message):
     reverses: str | None = None  # operation_id of the committed original, for an undo
     approval_id: str | None = None
     approval_digest: str | None = None
+    failed_before: int = 0  # how often in a row its issue failed before its intent was on record
+    last_failure: str = ""  # how, the last time
 
 
 class OperationRef(_Message):

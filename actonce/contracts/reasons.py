@@ -94,7 +94,19 @@ _ROWS: Sequence[Policy] = (
         "evidence contradicts what was concluded",
         "a person has explained it by a decision",
     ),
-    Policy(R.ORPHANED, "operator of workers and Temporal", "nobody works on the task of an unsettled operation"),
+    Policy(
+        R.ORPHANED,
+        "operator of workers and Temporal",
+        "nobody works on a task that has no outcome",
+        "the task is started again by its key; an operation of it needs a decision too",
+    ),
+    Policy(
+        R.STEP_FAILING,
+        "owner of the task type",
+        "a step fails again and again before anything of it is on record",
+        "the step succeeds; it is tried again by itself",
+        (),
+    ),
     Policy(
         R.APPROVAL_REQUIRED,
         "approver",

@@ -38,7 +38,7 @@ class Reason(StrEnum):
     STORED_ERROR_REPLAYED = "stored_error_replayed"
     DUPLICATE_REFUSED = "duplicate_refused"
     POSSIBLE_DUPLICATE = "possible_duplicate"
-    ORPHANED = "orphaned"  # nobody works on the task of an operation that is not settled
+    ORPHANED = "orphaned"  # nobody works on a task that has no outcome
     # A gate in the permit's transaction refused: nothing was sent under the permit that was asked for.
     APPROVAL_REQUIRED = "approval_required"
     APPROVAL_EXPIRED = "approval_expired"
@@ -51,6 +51,7 @@ class Reason(StrEnum):
     DEADLINE_PASSED = "deadline_passed"
     # A task waits without an operation.
     MEMORY_UNAVAILABLE = "memory_unavailable"
+    STEP_FAILING = "step_failing"  # it fails again and again before anything of it is on record
     # The deployment is not well; nothing is held by these, a person is called.
     LEDGER_UNAVAILABLE = "ledger_unavailable"
     AUDIT_LAG = "audit_lag"

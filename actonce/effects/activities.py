@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -27,13 +28,15 @@ from actonce.contracts.messages import (
     TaskReport,
     Times,
 )
+from actonce.contracts.verdict import Reason
 from actonce.effects.decide import decide
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import cancel_keys, probe_object, reconcile, write_beacon
 from actonce.effects.system import System
-from actonce.ledger import tasks, watch
+from actonce.ledger import pages, tasks, watch
 
 _HEARTBEATS_PER_TIMEOUT = 4
+FAILURES_MAX = 5  # in a row and without a record of anything; the guard's pauses are 31 s by then: people are told
 Params = ParamSpec("Params")
 T = TypeVar("T")
 
@@ -89,10 +92,36 @@ class OperationActivities:
             self.report,
         ]
 
+    @asynccontextmanager
+    async def _told(self, task_id: str, step: str, failures: int, how: str) -> AsyncIterator[None]:
+        """Before a step is tried once more a person hears that it kept failing; the hold ends with its success.
+
+        Before, because a step that kills its process has no afterwards.
+        """
+        tell = failures >= FAILURES_MAX
+        if tell:
+            words = f"it failed {failures} times in a row and nothing of it is on record; last: {how}"
+            async with self.system.ledger.transaction() as connection:
+                await pages.hold_task(connection, task_id, step, Reason.STEP_FAILING, words)
+        yield
+        if tell:
+            async with self.system.ledger.transaction() as connection:
+                await pages.close_task_hold(connection, task_id, step, "evidence:it succeeded")
+
+    def _retried(self, task_id: str, step: str) -> AbstractAsyncContextManager[None]:
+        """`_told` for an activity that Temporal tries again by itself."""
+        info = activity.info()
+        how = f"see activity {info.activity_type} of workflow {info.workflow_id} in the Temporal UI"
+        return self._told(task_id, step, info.attempt - 1, how)
+
     @activity.defn(name="actonce.plan.v1")
     @beating
     async def plan(self, request: PlanRequest) -> PlanResult:
         """Make the plan durable before its first step; the first plan of a task stands."""
+        async with self._retried(request.task.task_id, "plan"):
+            return await self._plan(request)
+
+    async def _plan(self, request: PlanRequest) -> PlanResult:
         task = request.task
         known = await tasks.plan_of(self.system.ledger, task.task_id)
         if known is None:
@@ -117,7 +146,9 @@ class OperationActivities:
     @beating
     async def issue(self, request: OperationRequest) -> IssueResult:
         """Intent, permit, one send, record."""
-        return await perform(self.system, request)
+        step = request.step if not request.iteration else f"{request.step} ({request.iteration})"
+        async with self._told(request.task_id, step, request.failed_before, request.last_failure):
+            return await perform(self.system, request)
 
     @activity.defn(name="actonce.reconcile.v1")
     @beating
@@ -171,6 +202,10 @@ class OperationActivities:
     @beating
     async def report(self, report: TaskReport) -> TaskReport:
         """Store the task's outcome; the first stored one stands."""
+        async with self._retried(report.task_id, "report"):
+            return await self._report(report)
+
+    async def _report(self, report: TaskReport) -> TaskReport:
         try:
             task = await tasks.report(self.system.ledger, report)
         except LedgerError as error:

@@ -56,6 +56,7 @@ _JOURNALED = ("beacon", "probe", "cancel_key")  # steps with a harmless effect, 
 _READ_TIMEOUT = timedelta(seconds=60)
 # A task handed to a worker that is frozen or cut off is lost; without this it would be missed only at its timeout.
 _HEARTBEAT_TIMEOUT = timedelta(seconds=3)
+_UNRECORDED_PAUSE_S = 0.5  # doubled each time an issue failed before its intent
 _PAUSE_MAX_S = 30.0  # between two readings, and between two tries to send
 _HELD_LOOK_S = 600.0  # a nudge may be lost: a held operation looks at the ledger by itself this often
 
@@ -79,6 +80,9 @@ class Operations:
         self._nudges = 0
         self._open: dict[OperationRef, str] = {}  # what people see of it
         self._held_for: dict[OperationRef, str] = {}  # the reason
+        self._unrecorded: dict[
+            OperationRef, tuple[int, str]
+        ] = {}  # issues that failed before their intent: how often, how
         self._settling: list[asyncio.Future[OperationResult]] = []
         self._shown: tuple[str, str] = ("", "")
 
@@ -151,7 +155,7 @@ class Operations:
         try:
             issued = 0
             while True:
-                result = await self._issue(request, issued)
+                result = await self._issue(request, ref, issued)
                 issued += 1
                 if result is not None and result.status in ("committed", "refused", "closed"):
                     return _final(result, operation_id)
@@ -165,13 +169,14 @@ class Operations:
             self._open.pop(ref, None)
             self.show()
 
-    async def _issue(self, request: OperationRequest, issued: int) -> IssueResult | None:
+    async def _issue(self, request: OperationRequest, ref: OperationRef, issued: int) -> IssueResult | None:
         """One issue activity; None when its end is not known here."""
         times = self._times_of(request.destination)
+        failed, how = self._unrecorded.get(ref, (0, ""))
         try:
             issued_result: IssueResult = await workflow.execute_activity(
                 "actonce.issue.v1",
-                request,
+                request.model_copy(update={"failed_before": failed, "last_failure": how}),
                 result_type=IssueResult,
                 start_to_close_timeout=timedelta(seconds=times.activity_timeout_s),
                 heartbeat_timeout=timedelta(seconds=times.heartbeat_timeout_s),
@@ -183,6 +188,7 @@ class Operations:
             cause = error.cause
             if isinstance(cause, ApplicationError) and cause.type in FINAL_ERRORS:
                 raise ApplicationError(str(cause), type=cause.type, non_retryable=True) from error
+            self._unrecorded[ref] = (failed + 1, str(cause)[:500])
             return None
 
     async def _reconcile(self, request: OperationRequest, ref: OperationRef, issued: int) -> OperationResult | None:
@@ -195,7 +201,9 @@ class Operations:
                 return _final(read, ref.operation_id)
             if read.next == "issue":
                 if read.state == "none":  # the issue failed before its intent: not at once again
-                    await self._wait(min(_PAUSE_MAX_S, 0.5 * 2 ** min(issued, 10)))
+                    await self._wait(min(_PAUSE_MAX_S, _UNRECORDED_PAUSE_S * 2 ** min(issued, 10)))
+                else:
+                    self._unrecorded.pop(ref, None)
                 return None
             if read.next == "hold":
                 read = await self._held(request, ref, read)
