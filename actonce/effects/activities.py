@@ -146,7 +146,7 @@ class OperationActivities:
     @beating
     async def issue(self, request: OperationRequest) -> IssueResult:
         """Intent, permit, one send, record."""
-        step = request.step if not request.iteration else f"{request.step} ({request.iteration})"
+        step = f"{request.step}: {request.action} at {request.destination}, iteration {request.iteration}"
         async with self._told(request.task_id, step, request.failed_before, request.last_failure):
             return await perform(self.system, request)
 

@@ -2,7 +2,8 @@
 
 Promises: a task in the ledger reaches Temporal by its own id as soon as Temporal answers, and never twice at a time:
 a start attaches to a running workflow, starts again only where the last run ended without success, and never after
-success. Does not decide anything: what may be sent is the ledger's business (permits).
+success; a task whose workflow is gone is held and paged. Does not decide anything: what may be sent is the ledger's
+business (permits).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ NUDGE = "actonce.nudge"
 REFUSED_AGAIN_S = 30.0
 STARTS_A_TURN_MAX = 1000  # refused ones are among them and must not fill it
 STARTS_AT_ONCE_MAX = 8  # after an outage the backlog must not become a burst
+LOOKS_A_TURN_MAX = 8  # tasks whose workflow is looked for in one turn; the next turn goes on behind them
 
 # Temporal is not there, as opposed to: Temporal says no.
 _AWAY = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED}
@@ -48,6 +50,24 @@ class Run:
     status: str | None = None  # RUNNING, COMPLETED, FAILED, CANCELED, TERMINATED, CONTINUED_AS_NEW, TIMED_OUT
     run_id: str | None = None
     why_not: str | None = None  # "unreachable", "not_found"
+
+    @property
+    def gone(self) -> str | None:
+        """How the workflow ended, of a task that has no outcome; None while it runs or nobody can tell."""
+        if self.why_not == "not_found":
+            return "is not known to Temporal any more"
+        return f"ended as {self.status} without an outcome" if self.status in _ENDED else None
+
+
+_ENDED = {"COMPLETED", "FAILED", "TERMINATED", "TIMED_OUT", "CANCELED"}
+
+
+def lost_words(gone: str) -> str:
+    """What people read of a task whose workflow is gone."""
+    return (
+        f"its workflow {gone}; operations it left open are reconciled by the ledger watcher. Starting the task again "
+        "by the same key continues with the same operations"
+    )
 
 
 async def connect_by_environment() -> Client:
@@ -73,6 +93,7 @@ class Starter:
         self._client: Client | None = None
         self._cancelled: set[str] = set()
         self._refused_until: dict[str, float] = {}
+        self._looked_until = ""  # task id
 
     async def start(self, task: Task) -> bool:
         """Start or attach. True when Temporal has the task, False when it must be tried again (see `away`)."""
@@ -90,6 +111,8 @@ class Starter:
         except TimeoutError:
             return False
         self.refusals.pop(task.task_id, None)
+        if task.state == "held":
+            await watch.release_found_task(self.ledger, task.task_id)
         if not task.recorded:
             try:
                 await tasks.mark_recorded(self.ledger, task.task_id)
@@ -148,11 +171,12 @@ class Starter:
         return Run(status=found[0].status.name, run_id=found[0].run_id)
 
     async def run(self) -> None:
-        """Until cancelled: start what was accepted and not started, deliver cancellations."""
+        """Until cancelled: start what was accepted and not started, deliver cancellations, miss what is gone."""
         while True:
             try:
                 await self.start_accepted()
                 await self.deliver_cancels()
+                await self.look_for_workflows()
             except LedgerError as error:
                 log.warning("start_loop_waits", error=str(error))
             except Exception:  # whatever one task does to this loop, the others must still be started
@@ -190,6 +214,27 @@ class Starter:
                 self._cancelled.add(task.workflow_id)
             elif why_not == "not_found":
                 await self._end_without_workflow(task)
+
+    async def look_for_workflows(self) -> int:
+        """Hold and page open tasks whose workflow is gone. Returns how many were missed now.
+
+        Goes round all open tasks, a few in each turn: terminated or purged behind our back is told by nobody.
+        """
+        batch = await watch.open_tasks(self.ledger, self._looked_until, LOOKS_A_TURN_MAX)
+        self._looked_until = batch[-1].task_id if len(batch) == LOOKS_A_TURN_MAX else ""
+        runs = await asyncio.gather(*(self.describe(task.workflow_id) for task in batch))
+        missed = 0
+        for task, run in zip(batch, runs, strict=True):
+            gone = run.gone
+            if gone is None:
+                if run.status is not None and task.state == "held":
+                    await watch.release_found_task(self.ledger, task.task_id)
+            elif task.cancel_requested:
+                await self._end_without_workflow(task)
+            elif await watch.hold_lost_task(self.ledger, task.task_id, lost_words(gone)):
+                log.warning("workflow_gone", task_id=task.task_id, how=gone)
+                missed += 1
+        return missed
 
     async def _end_without_workflow(self, task: Task) -> None:
         """Nobody is left to report. Only with every operation final: the ledger watcher settles or holds the others."""

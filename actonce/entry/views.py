@@ -282,7 +282,7 @@ def task_view(
     values = {name: getattr(task, name) for name in TaskView.model_fields if hasattr(task, name)}
     status = (run.status or run.why_not or "unknown") if run else "not asked"
     return TaskView(
-        **{**values, "state": state, "why": why},
+        **{**values, "state": state, "why": why, "reason": task.reason or ("orphaned" if state == "held" else None)},
         working=working,
         what_to_do=steps,
         plan=record.plan["body"] if record.plan else None,

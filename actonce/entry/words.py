@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 
-from actonce.entry.starter import Run
+from actonce.entry.starter import Run, lost_words
 from actonce.ledger.pages import may_commit_words
 from actonce.ledger.records import Allowed, TaskRecord
 from actonce.ledger.store import Operation, utc
 
-DEAD = {"FAILED", "TERMINATED", "TIMED_OUT", "CANCELED"}
 FINAL_STATES = {"complete", "failed", "cancelled"}
 
 
@@ -43,14 +42,13 @@ def task_words(record: TaskRecord, run: Run | None, working: str, trouble: str |
     if task.state in FINAL_STATES:
         after = "".join(f"; afterwards {o.operation_id} was held: {o.reason}" for o in held)
         return task.state, (task.detail or task.state) + after, steps
+    gone = run.gone if run is not None and task.recorded and not task.cancel_requested else None
+    if task.reason == "orphaned" or gone:
+        steps += [f"{cli('start', task.task_type, '--key', task.task_key)} --payload <the same payload>"]
     if task.state == "held":
         return "held", task.detail or task.reason or "held", steps
-    if run is not None and run.status in DEAD and not task.cancel_requested:
-        why = (
-            f"its workflow ended as {run.status} without an outcome; operations it left open are reconciled by the "
-            "ledger watcher. Starting it again by the same key continues with the same operations"
-        )
-        return "failed", why, [f"{cli('start', task.task_type, '--key', task.task_key)} --payload <the same payload>"]
+    if gone:  # the ledger says so too as soon as the entry's round comes to it
+        return "held", lost_words(gone), steps
     if task.cancel_requested:
         open_ = [o.operation_id for o in record.operations if not o.final]
         why = f"cancellation was asked for; still open: {', '.join(open_) or 'nothing'}"

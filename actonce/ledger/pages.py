@@ -108,6 +108,18 @@ async def close_task_hold(connection: Connection, task_id: str, step: str, close
     return True
 
 
+async def close_task_holds(connection: Connection, task_id: str, closed_by: str) -> None:
+    """Close every hold of a task that holds no operation, with its page: the task has an outcome."""
+    await connection.execute(
+        "WITH closed AS (UPDATE actonce.hold SET closed_at = clock_timestamp(), closed_by = %(by)s,"
+        " seen_at = clock_timestamp() WHERE task_id = %(task_id)s AND operation_id IS NULL AND closed_at IS NULL"
+        " RETURNING step)"
+        " UPDATE actonce.page SET closed_at = clock_timestamp() FROM closed"
+        " WHERE incident = concat('task:', %(task_id)s::text, ':', closed.step) AND page.closed_at IS NULL",
+        {"task_id": task_id, "by": closed_by},
+    )
+
+
 async def close_page(connection: Connection, incident: str) -> None:
     """What was wrong is over."""
     await connection.execute(

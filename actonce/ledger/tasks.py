@@ -13,6 +13,7 @@ from actonce.contracts.errors import LedgerError, TaskConflict
 from actonce.contracts.lifecycle import FINAL, State
 from actonce.contracts.messages import TaskReport
 from actonce.contracts.payload import payload_digest
+from actonce.ledger import pages
 from actonce.ledger.permits import cancel_task_operations
 from actonce.ledger.store import Connection, Ledger, Operation, audit, many, one
 
@@ -139,8 +140,11 @@ async def started(ledger: Ledger, task_id: str) -> None:
 
 
 async def _started(connection: Connection, task_id: str) -> None:
+    # A held one is locked and left as it is: what ends the hold then sees the plan that follows here.
     await connection.execute(
-        "UPDATE actonce.task SET state = 'running', since = clock_timestamp() WHERE task_id = %s AND state = 'queued'",
+        "UPDATE actonce.task SET state = CASE state WHEN 'queued' THEN 'running' ELSE state END,"
+        " since = CASE state WHEN 'queued' THEN clock_timestamp() ELSE since END"
+        " WHERE task_id = %s AND state IN ('queued', 'held')",
         (task_id,),
     )
 
@@ -195,6 +199,7 @@ async def report(ledger: Ledger, outcome: TaskReport) -> Task | None:
         if row is None:
             row = await one(connection, "SELECT * FROM actonce.task WHERE task_id = %s", (outcome.task_id,))
         else:
+            await pages.close_task_holds(connection, outcome.task_id, f"outcome:{outcome.state}")
             await audit(
                 connection, f"task.{outcome.state}", None, {"summary": outcome.summary}, task_id=outcome.task_id
             )

@@ -12,6 +12,7 @@ from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import Reason
 from actonce.ledger import pages
 from actonce.ledger.store import WHERE_KEY, Ledger, Operation, audit, identity_params, lock_operation, many, one
+from actonce.ledger.tasks import Task
 
 _NOBODY_READS: LiteralString = (
     " AND NOT EXISTS (SELECT 1 FROM actonce.verdict v WHERE v.tenant = o.tenant AND v.destination = o.destination"
@@ -77,6 +78,49 @@ async def hold_orphan(ledger: Ledger, operation: Operation) -> Operation:
             return current
         words = f"nobody has taken its next permit since {current.updated_at}: its workflow is gone or cannot run"
         return await pages.hold(connection, current, Reason.ORPHANED, words)
+
+
+async def open_tasks(ledger: Ledger, after: str, limit: int) -> list[Task]:
+    """Tasks without an outcome that Temporal was given, by id, from the one that follows `after`."""
+    async with ledger.transaction() as connection:
+        rows = await many(
+            connection,
+            "SELECT * FROM actonce.task WHERE task_id > %s AND outcome IS NULL AND recorded ORDER BY task_id LIMIT %s",
+            (after, limit),
+        )
+        return [Task.of(row) for row in rows]
+
+
+_WORKFLOW = "workflow"  # the step of the hold of a task whose workflow is gone
+
+
+async def hold_lost_task(ledger: Ledger, task_id: str, words: str) -> bool:
+    """Hold and page a task whose workflow is gone, with or without an open operation. True when it is news."""
+    async with ledger.transaction() as connection:
+        row = await one(
+            connection,
+            "SELECT outcome IS NULL AND NOT EXISTS (SELECT 1 FROM actonce.hold h WHERE h.task_id = t.task_id"
+            " AND h.step = %s AND h.operation_id IS NULL AND h.closed_at IS NULL) AS lost"
+            " FROM actonce.task t WHERE task_id = %s FOR UPDATE",
+            (_WORKFLOW, task_id),
+        )
+        if row is None or not row["lost"]:
+            return False
+        await pages.hold_task(connection, task_id, _WORKFLOW, Reason.ORPHANED, words)
+        return True
+
+
+async def release_found_task(ledger: Ledger, task_id: str) -> bool:
+    """Its workflow runs (again). True when the task was held because it did not."""
+    async with ledger.transaction() as connection:
+        was_lost = await pages.close_task_hold(connection, task_id, _WORKFLOW, "evidence:its workflow runs")
+        if was_lost:  # no worker had begun it
+            await connection.execute(
+                "UPDATE actonce.task t SET state = 'queued' WHERE task_id = %s AND state = 'running'"
+                " AND NOT EXISTS (SELECT 1 FROM actonce.plan p WHERE p.task_id = t.task_id)",
+                (task_id,),
+            )
+        return was_lost
 
 
 async def hold_unreadable(ledger: Ledger, operation: Operation, words: str, after_s: float) -> None:

@@ -121,12 +121,72 @@ async def test_terminated_behind_our_back_is_told_and_starts_again_by_the_same_i
         first = await handle.describe()
         await handle.terminate()
         shown = await on.show("default/single/term-1")
-        assert shown["state"] == "failed" and "TERMINATED" in shown["why"]
+        assert (shown["state"], shown["reason"]) == ("held", "orphaned") and "TERMINATED" in shown["why"]
         again = await on.start("term-1")
         assert again.status_code == 202
         second = await on.temporal.get_workflow_handle("default/single/term-1").describe()
         assert second.run_id != first.run_id and second.status is not None and second.status.name == "RUNNING"
         assert (await on.show("default/single/term-1"))["state"] == "queued"
+
+
+async def listed(on: Bench, task_id: str) -> tuple[str, str | None]:
+    """(state, reason) in the list."""
+    (task,) = [t for t in (await on.http.get("/v1/tasks")).json() if t["task_id"] == task_id]
+    return task["state"], task["reason"]
+
+
+@pytest.mark.parametrize("purged", [False, True])
+async def test_a_task_whose_workflow_is_gone_is_held_in_the_list_and_paged_once(
+    servers: Stack, fresh_dsn: str, purged: bool
+) -> None:
+    """SPEC 2.10: it has no operation at all, and nobody would ever work on it again."""
+    task_id = f"default/single/gone-{purged}"
+    async with bench(fresh_dsn, servers.temporal_address) as on:
+        await on.start(f"gone-{purged}")
+        assert on.temporal is not None
+        if purged:
+            await purge(on.temporal, task_id)
+        else:
+            await on.temporal.get_workflow_handle(task_id).terminate("behind our back")
+
+        async def missed() -> bool:
+            return await listed(on, task_id) == ("held", "orphaned")
+
+        await eventually(missed, within_s=10, what="the task held")
+        assert await on.starter.look_for_workflows() == 0
+        (page,) = (await on.http.get("/v1/pages")).json()
+        assert (page["reason"], page["task_id"], page["operation_id"]) == ("orphaned", task_id, None)
+        assert (page["seen_again"], page["closed_at"]) == (0, None)
+        assert (await on.show(task_id))["what_to_do"][-1].startswith("python client.py start single --key gone-")
+        assert (await on.start(f"gone-{purged}")).status_code == 202
+        assert await listed(on, task_id) == ("queued", None)
+        assert await on.starter.look_for_workflows() == 0
+        rows = (await on.http.get("/v1/pages", params={"all": True})).json()
+        assert all(row["closed_at"] is not None for row in rows)
+
+
+async def test_a_finished_task_is_not_missed_and_a_cancelled_one_ends(servers: Stack, fresh_dsn: str) -> None:
+    async with bench(fresh_dsn, servers.temporal_address) as on:
+        assert on.temporal is not None
+        for key in ("done-9", "lost-9"):
+            await on.start(key)
+        await store_outcome(on, "default/single/done-9")
+        for key in ("done-9", "lost-9"):
+            await on.temporal.get_workflow_handle(f"default/single/{key}").terminate()
+
+        async def missed() -> bool:
+            return await listed(on, "default/single/lost-9") == ("held", "orphaned")
+
+        await eventually(missed, within_s=10, what="the task held")
+        assert await listed(on, "default/single/done-9") == ("complete", None)
+        await on.http.post("/v1/tasks/default/single/lost-9/cancel")
+
+        async def ended() -> bool:
+            return (await listed(on, "default/single/lost-9"))[0] == "cancelled"
+
+        await eventually(ended, within_s=10, what="the cancelled task ended")
+        rows = (await on.http.get("/v1/pages", params={"all": True})).json()
+        assert [(row["task_id"], row["closed_at"] is None) for row in rows] in ([], [("default/single/lost-9", False)])
 
 
 async def test_accepts_while_temporal_is_down_and_starts_when_it_is_back(tmp_path: Path, fresh_dsn: str) -> None:

@@ -17,8 +17,9 @@ from actonce import Destination, OperationActivities, Operations, Receipt, Regis
 from actonce.contracts.errors import Refused, Unknown
 from actonce.contracts.messages import DecisionRequest
 from actonce.destinations.base import Call
+from actonce.effects.activities import FAILURES_MAX
 from actonce.effects.system import System
-from actonce.ledger import decisions, tasks
+from actonce.ledger import decisions, permits, records, tasks
 from actonce.ledger.watch import find_operation, operations_of_task
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
@@ -123,6 +124,66 @@ async def test_one_step_at_two_destinations_may_be_held_at_both(servers: Stack, 
                 report = await handle.result()
     assert report["state"] == "complete"
     assert {o["object_id"] for o in report["operations"]} == {"odd", "other"}
+
+
+async def test_an_issue_that_keeps_failing_before_its_intent_is_paged_once_and_goes_on_when_it_succeeds(
+    servers: Stack, fresh_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actonce.effects.guard._UNRECORDED_PAUSE_S", 0.01)
+    real, failing = permits.take_permit, asyncio.Event()
+    tries: list[int] = []
+
+    async def defective(*given: Any) -> Any:
+        tries.append(len(tries))
+        if not failing.is_set():
+            raise RuntimeError("a defect of this worker")
+        return await real(*given)
+
+    monkeypatch.setattr(permits, "take_permit", defective)
+    registry = Registry([destination("odd", slow), destination("other", slow)])
+    async with compose(fresh_dsn, registry) as system:
+        worker, start = await started(servers, system, "defect", {"odd": "a"})
+        async with worker:
+            handle = await start()
+
+            async def told() -> bool:
+                rows = await records.list_pages(system.ledger)
+                return any(row["seen_again"] >= 1 for row in rows)
+
+            await eventually(told, within_s=30, what="paged, and tried again", every_s=0.1)
+            (page,) = await records.list_pages(system.ledger)
+            task = await tasks.get(system.ledger, "t/beside/defect")
+            assert task is not None and (task.state, task.reason) == ("held", "step_failing")
+            assert (page["reason"], page["task_id"]) == ("step_failing", "t/beside/defect")
+            assert "a defect of this worker" in page["body"] and len(tries) > FAILURES_MAX
+            failing.set()
+            async with asyncio.timeout(20):
+                report = await handle.result()
+        (page,) = await records.list_pages(system.ledger, open_only=False)
+    assert report["state"] == "complete" and page["closed_at"] is not None
+
+
+async def test_a_plan_that_keeps_failing_is_paged(
+    servers: Stack, fresh_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actonce.effects.activities.FAILURES_MAX", 2)
+
+    async def defective(*_: Any) -> Any:
+        raise RuntimeError("a defect of this planner")
+
+    monkeypatch.setattr(tasks, "plan_of", defective)
+    async with compose(fresh_dsn, Registry([destination("odd", slow)])) as system:
+        worker, start = await started(servers, system, "plan", {"odd": "a"})
+        async with worker:
+            handle = await start()
+
+            async def told() -> bool:
+                return bool(await records.list_pages(system.ledger))
+
+            await eventually(told, within_s=20, what="paged", every_s=0.1)
+            task = await tasks.get(system.ledger, "t/beside/plan")
+            assert task is not None and (task.state, task.reason) == ("held", "step_failing")
+            await handle.terminate()
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
