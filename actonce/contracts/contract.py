@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from actonce.contracts.errors import ContractError
 from actonce.contracts.identity import KeyFormat
-from actonce.contracts.payload import business_fields, payload_digest
+from actonce.contracts.payload import business_fields, natural_key, payload_digest
 
 
 class _Frozen(BaseModel):
@@ -150,6 +150,8 @@ class Contract(_Frozen):
     account: str  # the acting account; part of the digest
     object_kind: str  # the type of object an effect is; others that carry our marker are no match
     business_fields: tuple[str, ...]  # of the payload; `name?` is optional
+    natural_keys: dict[str, tuple[str, ...]] = {}  # action → business fields that are one effect across all tasks
+    reversals: frozenset[str] = frozenset()  # actions that undo: each names the committed operation that it reverses
     late_arrival: LateArrival
     completion: Literal["receipt", "read_back", "handover"]
     write: WritePath
@@ -173,7 +175,7 @@ class Contract(_Frozen):
     def digest(self) -> str:
         """`c1:` + hex SHA-256 over the canonical form; a changed contract has another digest."""
         body = self.model_dump(mode="json")
-        body["actions"] = sorted(body["actions"])
+        body["actions"], body["reversals"] = sorted(body["actions"]), sorted(body["reversals"])
         for name, codes in body["answers"].items():
             body["answers"][name] = sorted(codes)
         return f"c1:{hashlib.sha256(rfc8785.dumps(body)).hexdigest()}"
@@ -187,6 +189,14 @@ class Contract(_Frozen):
             account=self.account if account is None else account,
             fields=business_fields(fields, self.business_fields),
         )
+
+    def natural_key_of(self, action: str, payload: Mapping[str, Any]) -> str | None:
+        """The natural effect key of a payload; None where the contract declares none for this action.
+
+        Readable where that is short enough to be looked up by, else its digest. Raises PayloadError.
+        """
+        names = self.natural_keys.get(action)
+        return None if names is None else natural_key(business_fields(payload, names))
 
     def route(self, name: str) -> Route:
         for route in self.routes:
@@ -248,6 +258,7 @@ def check_contract(contract: Contract) -> None:
     if len(set(names)) != len(names):
         raise ContractError(f"{where}: two routes share a name in {names}")
     _check_independence(contract, where)
+    _check_actions(contract, where)
     kind = contract.late_arrival.kind
     if kind == "key_honoured" and contract.keys is None:
         raise ContractError(f"{where}: late_arrival key_honoured needs `keys`")
@@ -257,6 +268,22 @@ def check_contract(contract: Contract) -> None:
         raise ContractError(f"{where}: keys.margin_s must be smaller than keys.retention_s")
     if contract.completion == "read_back" and not contract.routes:
         raise ContractError(f"{where}: completion read_back needs a route; use receipt or handover")
+
+
+def _check_actions(contract: Contract, where: str) -> None:
+    """What is demanded of an action must be one that can be kept."""
+    unknown = sorted({*contract.natural_keys, *contract.reversals} - contract.actions)
+    if unknown:
+        raise ContractError(
+            f"{where}: natural_keys or reversals name {unknown}; actions are {sorted(contract.actions)}"
+        )
+    for action, names in contract.natural_keys.items():
+        other = [name for name in names if name not in contract.business_fields]
+        if other or not names:
+            raise ContractError(
+                f"{where}: the natural key of {action} needs business fields that every payload has, got "
+                f"{other or 'none'}; declare them without `?` among {list(contract.business_fields)}"
+            )
 
 
 def _check_independence(contract: Contract, where: str) -> None:

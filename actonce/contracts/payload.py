@@ -19,6 +19,7 @@ from actonce.contracts.errors import PayloadError
 
 DIGEST_VERSION = "d1"
 PAYLOAD_BYTES_MAX = 64 * 1024  # an operation carries facts; documents go by reference
+NATURAL_KEY_BYTES_MAX = 512  # it is unique by an index, which carries no long values
 _INT_MAX = 2**53 - 1  # RFC 8785 / I-JSON: beyond it numbers are not exact everywhere
 _DEPTH_MAX = 32
 
@@ -59,6 +60,21 @@ def payload_digest(*, tool: str, destination: str, action: str, account: str, fi
             "store the document and pass a reference with its digest"
         )
     return f"{DIGEST_VERSION}:{hashlib.sha256(canonical).hexdigest()}"
+
+
+def natural_key(fields: Mapping[str, Any]) -> str:
+    """A natural effect key: the canonical JSON of its fields, or `n1:` + 64 hex digits of it where that is long.
+
+    Raises PayloadError for what has no canonical form.
+    """
+    _check(fields, "payload", 0)
+    try:
+        canonical = rfc8785.dumps(dict(fields))
+    except (rfc8785.CanonicalizationError, UnicodeError) as error:
+        raise PayloadError(f"the natural effect key has no canonical form: {error}") from error
+    if len(canonical) <= NATURAL_KEY_BYTES_MAX:
+        return canonical.decode()
+    return f"n1:{hashlib.sha256(canonical).hexdigest()}"
 
 
 def check_storable(value: Any, path: str) -> None:

@@ -77,6 +77,7 @@ class SandboxSettings(BaseModel):
     late_arrival: LateArrivalKind = "bounded"  # of payments
     destinations: tuple[str, ...] = ("payments", "reversals", "tickets", "mail")
     completion: Literal["receipt", "read_back"] = "read_back"
+    natural_key: bool = False  # payments: one refund per payment and reason, as the destination's mode of that name
     timing: dict[str, float] = {}
     contracts: dict[str, dict[str, Any]] = {}  # destination → contract fields to override
     key_retention_s: float = 86_400.0
@@ -134,6 +135,8 @@ class _Shape(BaseModel):
     collection: str
     kind: str
     fields: tuple[str, ...]
+    natural: tuple[str, ...] = ()
+    undoes: bool = False
 
 
 PAYMENTS = _Shape(
@@ -143,6 +146,7 @@ PAYMENTS = _Shape(
     collection="refunds",
     kind="refund",
     fields=("payment_id", "amount_minor", "currency", "reason"),
+    natural=("payment_id", "reason"),
 )
 REVERSALS = _Shape(
     name="reversals",
@@ -151,6 +155,7 @@ REVERSALS = _Shape(
     collection="refunds",
     kind="reversal",
     fields=("reverses", "reason"),
+    undoes=True,
 )
 TICKETS = _Shape(
     name="tickets",
@@ -191,6 +196,8 @@ def sandbox_contract(shape: _Shape, kind: LateArrivalKind, settings: SandboxSett
         "account": settings.account,
         "object_kind": shape.kind,
         "business_fields": shape.fields,
+        "natural_keys": {shape.action: shape.natural} if settings.natural_key and shape.natural else {},
+        "reversals": frozenset({shape.action}) if shape.undoes else frozenset(),
         "late_arrival": late,
         "keys": keys,
         "completion": settings.completion,

@@ -35,7 +35,7 @@ from actonce.contracts.errors import (
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.lifecycle import State
 from actonce.contracts.messages import IssueResult, IssueStatus, OperationRequest
-from actonce.contracts.payload import check_storable
+from actonce.contracts.payload import NATURAL_KEY_BYTES_MAX, check_storable
 from actonce.contracts.verdict import Reason, Receipt
 from actonce.destinations.base import Call, Destination, _current, answer_deadline
 from actonce.effects.fence import Window
@@ -60,9 +60,35 @@ def intent_of(request: OperationRequest, contract: Contract) -> Intent:
         iteration=request.iteration,
         payload=request.payload,
         digest=digest,
-        natural_key=request.natural_key,
-        reverses=request.reverses,
+        natural_key=_natural_key(request, contract),
+        reverses=_reverses(request, contract),
     )
+
+
+def _natural_key(request: OperationRequest, contract: Contract) -> str | None:
+    """What the contract derives, so that nobody can forget it; the caller's own where the contract declares none."""
+    name = f"step {request.step} of task {request.task_id}"
+    derived, given = contract.natural_key_of(request.action, request.payload), request.natural_key
+    if derived is not None and given not in (None, derived):
+        raise PayloadError(
+            f"{name}: the contract of {request.destination} derives the natural effect key {derived!r} for "
+            f"{request.action}, the caller gave {given!r}; leave it out. Nothing was sent"
+        )
+    if given is not None and not 0 < len(given.encode()) <= NATURAL_KEY_BYTES_MAX:
+        raise PayloadError(
+            f"{name}: a natural effect key has 1 to {NATURAL_KEY_BYTES_MAX} bytes, got {len(given.encode())}; "
+            "nothing was sent"
+        )
+    return derived if derived is not None else given
+
+
+def _reverses(request: OperationRequest, contract: Contract) -> str | None:
+    if request.action in contract.reversals and not request.reverses:
+        raise PayloadError(
+            f"step {request.step} of task {request.task_id}: {request.action} at {request.destination} undoes an "
+            "operation and names none; pass its operation_id as `reverses`. Nothing was sent"
+        )
+    return request.reverses
 
 
 async def perform(system: System, request: OperationRequest) -> IssueResult:

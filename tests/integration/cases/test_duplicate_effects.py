@@ -13,7 +13,7 @@ import pytest
 from temporalio.client import Schedule, ScheduleActionStartWorkflow, ScheduleSpec
 from temporalio.common import RetryPolicy
 
-from actonce.contracts.errors import IntentConflict
+from actonce.contracts.errors import IntentConflict, PayloadError
 from actonce.effects.perform import perform
 from actonce.testing.waiting import eventually
 from tests.integration.cases.kit import (
@@ -226,6 +226,33 @@ async def test_one_operation_id_at_two_destinations(lab: Lab) -> None:
         assert len(bench.requests()) == 1
         (page,) = await bench.rows("page")
         assert page["reason"] == "payload_conflict" and "Nothing was sent" in page["body"]
+
+
+@side_by_side
+async def test_a_declared_natural_effect_key_is_unique_across_tasks_that_say_nothing_of_it(lab: Lab) -> None:
+    """SPEC 1: one refund per payment and reason, derived from the payload by the contract."""
+    async with lab.bench(natural_key=True) as bench:
+        system = await bench.system()
+        first = bench.request("1")
+        assert (await perform(system, first)).status == "committed"
+        with pytest.raises(IntentConflict, match="natural effect key"):
+            await perform(system, bench.request("2", payload={**first.payload, "amount_minor": 1}))
+        assert len(bench.requests()) == 1 and len(await bench.rows("page")) == 1
+
+
+@side_by_side
+async def test_a_reversal_that_names_no_committed_original_sends_nothing(lab: Lab) -> None:
+    """SPEC 2.8: allowed only once the original is committed."""
+    async with lab.bench() as bench:
+        system = await bench.system()
+        undo = bench.request(
+            "undo", destination="reversals", action="reverse", payload={"reverses": "r", "reason": "x"}
+        )
+        with pytest.raises(PayloadError, match="reverses"):
+            await perform(system, undo)
+        with pytest.raises(IntentConflict, match="not committed"):
+            await perform(system, undo.model_copy(update={"reverses": key_of(bench.request("1")).operation_id}))
+        assert bench.requests() == []
 
 
 @side_by_side

@@ -91,6 +91,10 @@ def test_reconcile_after_that_begins_while_a_skewed_owner_may_still_send_is_refu
         ({"processing_bound_s": -1.0}, "processing_bound_s"),
         ({"completion": "accepted"}, "completion"),
         ({"retries": 3}, "retries"),
+        ({"natural_keys": {"void": ("payment_id",)}}, "name \\['void'\\]"),
+        ({"reversals": frozenset({"void"})}, "name \\['void'\\]"),
+        ({"natural_keys": {"refund": ("order",)}}, "needs business fields that every payload has"),
+        ({"natural_keys": {"refund": ()}}, "needs business fields that every payload has"),
     ],
 )
 def test_a_contract_that_cannot_be_true_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -168,6 +172,8 @@ def test_a_changed_contract_has_another_digest() -> None:
         {"routes": (BY_ID,)},
         {"keys": KEYS},
         {"clock_skew_s": 2.0},
+        {"natural_keys": {"refund": ("amount_minor",)}},
+        {"reversals": frozenset({"refund"})},
     ]
     assert len({contract(**change).digest for change in changes}) == len(changes)
 
