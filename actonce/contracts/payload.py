@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ PAYLOAD_BYTES_MAX = 64 * 1024  # an operation carries facts; documents go by ref
 NATURAL_KEY_BYTES_MAX = 512  # it is unique by an index, which carries no long values
 _INT_MAX = 2**53 - 1  # RFC 8785 / I-JSON: beyond it numbers are not exact everywhere
 _DEPTH_MAX = 32
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")  # NUL, half a surrogate pair
 
 
 def business_fields(payload: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def check_storable(value: Any, path: str) -> None:
     The digest covers the business fields only; the ledger keeps everything that is asked.
     """
     if isinstance(value, str):
-        if "\x00" in value or any("\ud800" <= c <= "\udfff" for c in value):
+        if _NOT_STORABLE.search(value):
             raise PayloadError(f"{path} contains NUL or half a surrogate pair, which the ledger cannot keep")
     elif isinstance(value, float) and not math.isfinite(value):
         raise PayloadError(f"{path} = {value!r} is no number that JSON can carry")
