@@ -14,8 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,13 +173,27 @@ async def compare(bench: Bench, guarded: str, bare: str) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def without_autovacuum(dsn: str) -> Iterator[None]:
+    """The server's housekeeping commits in our database too, when it likes; it is no part of an operation."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET autovacuum = off")
+        connection.execute("SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            connection.execute("ALTER SYSTEM RESET autovacuum")
+            connection.execute("SELECT pg_reload_conf()")
+
+
 async def count_transactions(bench: Bench, queue: str, dsn: str) -> dict[str, float]:
     """Ledger transactions per clean operation, the task's own (plan, report) taken off: all, and those that write."""
-    before = counters(dsn)
-    await guarded_batch(bench, queue, 1, 1)
-    middle = counters(dsn)
-    await guarded_batch(bench, queue, OPERATIONS_COUNTED + 1, 1)
-    after = counters(dsn)
+    with without_autovacuum(dsn):
+        before = counters(dsn)
+        await guarded_batch(bench, queue, 1, 1)
+        middle = counters(dsn)
+        await guarded_batch(bench, queue, OPERATIONS_COUNTED + 1, 1)
+        after = counters(dsn)
     spent = [(a - m) - (m - b) for b, m, a in zip(before, middle, after, strict=True)]
     return {
         "ledger_transactions": spent[1] / OPERATIONS_COUNTED,
