@@ -8,7 +8,7 @@ permit: a late "not sent" or "unknown" about an attempt that is no longer the cu
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal, LiteralString
 
 from psycopg.types.json import Jsonb
 
@@ -43,37 +43,49 @@ _EVENTS: dict[Loss, Event] = {
 async def acknowledge(ledger: Ledger, permit: Permit, receipt: Receipt, contract: Contract) -> Operation:
     """Record an acknowledgement that the contract says means applied, whatever has happened since."""
     async with ledger.transaction() as connection:
-        operation, known_ids, now = await _locked_with_acknowledged(connection, permit.operation.key)
-        sent_since = await _sent_since(connection, operation, permit)
-        why = _contradiction(operation, permit, receipt, contract, known_ids, sent_since)
-        await connection.execute(
+        row = await one(
+            connection,
             _APPEND,
             {
-                **identity_params(operation.key),
+                **identity_params(permit.operation.key),
                 "epoch": permit.epoch,
                 "attempt": permit.attempt,
                 "nonce": permit.nonce,
-                "object_id": receipt.object_id,
-                "receipt": Jsonb(receipt.model_dump(mode="json", fallback=str)),
-                "state": operation.state.value,
-                "contradicts": why is not None,
+                "acknowledged_id": receipt.object_id,
+                "acknowledged": Jsonb(receipt.model_dump(mode="json", fallback=str)),
             },
         )
+        if row is None:
+            raise _not_here(permit.operation.key)
+        operation, now = Operation.of(row), row["now"]
+        sent_since = await _sent_since(connection, operation, permit)
+        why = _contradiction(operation, permit, receipt, contract, set(row["known_ids"]), sent_since)
         if why is not None:
-            reason, words = why
-            return await _contradicted(connection, operation, reason, words, now)
+            await connection.execute(
+                "UPDATE actonce.acknowledgement SET contradicts = true WHERE ack_id = %s", (row["ack_id"],)
+            )
+            return await _contradicted(connection, operation, *why, now)
         return await _accept(connection, operation, receipt, contract, now)
 
 
-# An acknowledgement replaces "unknown" as an attempt's outcome; nothing replaces an acknowledgement.
-_APPEND = """
-WITH ended AS (
-    UPDATE actonce.attempt SET outcome = 'acknowledged', outcome_at = clock_timestamp(), detail = %(object_id)s
-    WHERE nonce = %(nonce)s AND (outcome IS NULL OR outcome = 'unknown'))
-INSERT INTO actonce.acknowledgement (tenant, destination, action, operation_id, epoch, attempt, object_id, receipt,
-    state_before, contradicts)
-VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(epoch)s, %(attempt)s, %(object_id)s, %(receipt)s,
-    %(state)s, %(contradicts)s)
+# Lock the operation, append the acknowledgement, whatever it means, and tell what was known before it. What is said
+# of its attempt replaces "unknown"; nothing replaces an acknowledgement. Both writes select from the lock: they wait.
+_APPEND: LiteralString = f"""
+WITH locked AS (
+    SELECT * FROM actonce.operation WHERE {WHERE_KEY} FOR UPDATE),
+ended AS (
+    UPDATE actonce.attempt SET outcome = 'acknowledged', outcome_at = clock_timestamp(), detail = %(acknowledged_id)s
+    FROM locked WHERE attempt.nonce = %(nonce)s AND (outcome IS NULL OR outcome = 'unknown')),
+appended AS (
+    INSERT INTO actonce.acknowledgement (tenant, destination, action, operation_id, epoch, attempt, object_id, receipt,
+        state_before, contradicts)
+    SELECT tenant, destination, action, operation_id, %(epoch)s, %(attempt)s, %(acknowledged_id)s, %(acknowledged)s,
+        state, false FROM locked
+    RETURNING ack_id)
+SELECT locked.*, ack_id, clock_timestamp() AS now, ARRAY(
+    SELECT DISTINCT a.object_id FROM actonce.acknowledgement a WHERE a.operation_id = locked.operation_id
+    AND a.tenant = locked.tenant AND a.destination = locked.destination AND a.action = locked.action) AS known_ids
+FROM locked, appended
 """
 
 
@@ -138,7 +150,7 @@ async def _accept(
         return operation  # a repeat of what is known does not explain a duplicate away
     completes = contract.completion in ("receipt", "handover")
     event = Event.ACK_COMPLETE if completes else Event.ACK_READ_BACK
-    columns: dict[str, object] = {"object_id": receipt.object_id, "reason": None, "words": None}
+    columns: dict[str, Any] = {"object_id": receipt.object_id, "reason": None, "words": None}
     columns |= {"acknowledged_at": operation.acknowledged_at or now}
     if completes and operation.state is not State.COMMITTED:
         columns |= {"completion": contract.completion, "receipt": receipt.model_dump(mode="json", fallback=str)}
@@ -162,7 +174,7 @@ async def record_loss(
         operation = await _locked(connection, permit.operation.key)
         check_current(operation, permit)
         await _close_attempt(connection, permit, loss, detail)
-        columns: dict[str, object] = {"words": detail[:2000]}
+        columns: dict[str, Any] = {"words": detail[:2000]}
         if loss in ("not_sent", "not_accepted"):
             earlier = await attempt_facts(connection, operation.key)
             if all(a.provably_not_sent for a in earlier):
@@ -231,19 +243,9 @@ async def _close_attempt(connection: Connection, permit: Permit, outcome: str, d
 async def _locked(connection: Connection, key: OperationKey) -> Operation:
     operation = await lock_operation(connection, key)
     if operation is None:
-        raise StaleWrite(f"{key} is not in this ledger; it was restored or is foreign: reconcile")
+        raise _not_here(key)
     return operation
 
 
-async def _locked_with_acknowledged(connection: Connection, key: OperationKey) -> tuple[Operation, set[str], datetime]:
-    """Lock the operation; with it every object id that was acknowledged before, and the ledger's time."""
-    row = await one(
-        connection,
-        "SELECT o.*, clock_timestamp() AS now, ARRAY(SELECT DISTINCT object_id FROM actonce.acknowledgement a"
-        " WHERE a.operation_id = o.operation_id AND a.tenant = o.tenant AND a.destination = o.destination"
-        f" AND a.action = o.action) AS known_ids FROM actonce.operation o WHERE {WHERE_KEY} FOR UPDATE",
-        identity_params(key),
-    )
-    if row is None:
-        raise StaleWrite(f"{key} is not in this ledger; it was restored or is foreign: reconcile")
-    return Operation.of(row), set(row["known_ids"]), row["now"]
+def _not_here(key: OperationKey) -> StaleWrite:
+    return StaleWrite(f"{key} is not in this ledger; it was restored or is foreign: reconcile")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
@@ -24,6 +24,7 @@ from actonce.contracts.verdict import AttemptFact, Reason
 from actonce.ledger import gates, pages
 from actonce.ledger.store import (
     WHERE_KEY,
+    Beside,
     Connection,
     Ledger,
     Operation,
@@ -248,6 +249,14 @@ async def _key_forgotten(
     )
 
 
+_ATTEMPT: LiteralString = """
+INSERT INTO actonce.attempt (tenant, destination, action, operation_id, epoch, attempt, nonce, generation, wire_key,
+    owner, issued_at, not_after, late_arrival, may_commit_until, key_kept_until)
+SELECT tenant, destination, action, operation_id, epoch, attempt, nonce, generation, %(wire_key)s, %(owner)s,
+    %(attempt_issued_at)s, not_after, %(late_arrival)s, %(until)s, %(kept_until)s FROM moved
+"""
+
+
 async def _dispatch(
     connection: Connection,
     operation: Operation,
@@ -271,6 +280,17 @@ async def _dispatch(
         connection,
         operation,
         Event.PERMIT,
+        Beside(
+            _ATTEMPT,
+            {
+                "wire_key": key,
+                "owner": Jsonb(owner.json()),
+                "attempt_issued_at": issued_at,
+                "late_arrival": contract.late_arrival.kind,
+                "until": bounds.may_commit_until(contract, [fact])[0],
+                "kept_until": issued_at + timedelta(seconds=kept_s) if kept_s is not None else None,
+            },
+        ),
         epoch=epoch,
         attempt=attempt,
         attempts=operation.attempts + 1,
@@ -286,26 +306,6 @@ async def _dispatch(
         recounted_at=None,
         reason=None,
         retry_granted=False,
-    )
-    await connection.execute(
-        "INSERT INTO actonce.attempt (tenant, destination, action, operation_id, epoch, attempt, nonce, generation,"
-        " wire_key, owner, issued_at, not_after, late_arrival, may_commit_until, key_kept_until) VALUES (%(tenant)s,"
-        " %(destination)s, %(action)s, %(operation_id)s, %(epoch)s, %(attempt)s, %(nonce)s, %(generation)s,"
-        " %(wire_key)s, %(owner)s, %(issued_at)s, %(not_after)s, %(late_arrival)s, %(until)s, %(kept_until)s)",
-        {
-            **identity_params(operation.key),
-            "epoch": epoch,
-            "attempt": attempt,
-            "nonce": nonce,
-            "generation": generation,
-            "wire_key": key,
-            "owner": Jsonb(owner.json()),
-            "issued_at": issued_at,
-            "not_after": not_after,
-            "late_arrival": contract.late_arrival.kind,
-            "until": bounds.may_commit_until(contract, [fact])[0],
-            "kept_until": issued_at + timedelta(seconds=kept_s) if kept_s is not None else None,
-        },
     )
     return Permit(moved, nonce, epoch, attempt, key, issued_at, not_after)
 

@@ -311,7 +311,7 @@ def compare(operation: Operation, expected: Stamp) -> None:
 
 
 @cache
-def _update(columns: tuple[str, ...]) -> bytes:
+def _update(columns: tuple[str, ...], beside: LiteralString) -> bytes:
     """The statement that changes these columns of one operation, compare-and-set on its version."""
     assignments = sql.SQL(", ").join(
         sql.SQL("{} = {}").format(sql.Identifier(c), sql.Placeholder(f"v_{c}")) for c in columns
@@ -320,17 +320,31 @@ def _update(columns: tuple[str, ...]) -> bytes:
         "UPDATE actonce.operation SET {}, version = version + 1, updated_at = clock_timestamp() WHERE {} "
         "AND version = %(version)s RETURNING *"
     ).format(assignments, sql.SQL(WHERE_KEY))
+    if beside:
+        statement = sql.SQL("WITH moved AS ({}), beside AS ({}) SELECT * FROM moved").format(statement, sql.SQL(beside))
     return statement.as_bytes(None)
 
 
-async def move(connection: Connection, operation: Operation, event: Event, **columns: Any) -> Operation:
+@dataclass(frozen=True)
+class Beside:
+    """A write that goes with a move, in its statement: it selects from `moved`, so it is made only if that moved."""
+
+    statement: LiteralString
+    params: Mapping[str, Any]
+
+
+async def move(
+    connection: Connection, operation: Operation, event: Event, beside: Beside | None = None, **columns: Any
+) -> Operation:
     """Apply one event of the lifecycle table to a locked operation; a trigger writes its audit event with it."""
     state = next_state(operation.state, event)
     values = {**columns, "state": state.value, "last_event": event.value}
-    statement = _update(tuple(values))
-    params = {f"v_{k}": Jsonb(v) if isinstance(v, dict) else v for k, v in values.items()}
+    params: dict[str, Any] = {f"v_{k}": Jsonb(v) if isinstance(v, dict) else v for k, v in values.items()}
+    if beside is not None:
+        params |= beside.params
     cursor = await connection.execute(
-        statement, {**params, **identity_params(operation.key), "version": operation.version}
+        _update(tuple(values), beside.statement if beside is not None else ""),
+        {**params, **identity_params(operation.key), "version": operation.version},
     )
     row = await cursor.fetchone()
     if row is None:
