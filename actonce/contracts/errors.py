@@ -20,7 +20,8 @@ ActonceError
 │   └── StoredErrorReplayed  the destination replayed a stored error under our key: hold, never retry
 ├── RouteUnavailable         a route gave no usable page (no answer, 5xx, 401/403); it says nothing about absence
 ├── DecisionRefused          an operator's decision before its time, stale or not permitted
-└── TaskConflict             same task key, other payload
+├── TaskConflict             same task key, other payload
+└── MemoryRefused            a question or a thing to remember that cannot be taken; asking again changes nothing
 """
 
 from __future__ import annotations
@@ -125,3 +126,7 @@ class DecisionRefused(ActonceError):
 
 class TaskConflict(ActonceError):
     """The same task key arrived with another payload."""
+
+
+class MemoryRefused(ActonceError):
+    """A question to the memory, or a thing to remember, that is not acceptable. Trying again changes nothing."""
