@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import rfc8785
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from actonce.contracts.approval import ApprovalRule
 from actonce.contracts.errors import ContractError
 from actonce.contracts.identity import KeyFormat
 from actonce.contracts.payload import business_fields, natural_key, payload_digest
@@ -165,6 +166,8 @@ class Contract(_Frozen):
     unsent_max: int = Field(default=20, ge=1, le=200)  # permits that provably were not: an outage of minutes
     has_beacon: bool = False
     atomic_batch: bool = False  # one call that makes several objects is one operation only if this is true
+    approvals: tuple[ApprovalRule, ...] = ()  # which actions people must approve first; the strictest rule counts
+    principal: str | None = None  # as whom the destination sees us; None: as the account
 
     @model_validator(mode="after")
     def _true(self) -> Contract:
@@ -178,6 +181,8 @@ class Contract(_Frozen):
         body["actions"], body["reversals"] = sorted(body["actions"]), sorted(body["reversals"])
         for name, codes in body["answers"].items():
             body["answers"][name] = sorted(codes)
+        # Fields that came later and are not used leave the digest of a contract as it was.
+        body = {k: v for k, v in body.items() if v or k not in ("approvals", "principal")}
         return f"c1:{hashlib.sha256(rfc8785.dumps(body)).hexdigest()}"
 
     def digest_of(self, action: str, fields: Mapping[str, Any], account: str | None = None) -> str:
@@ -266,6 +271,9 @@ def check_contract(contract: Contract) -> None:
         raise ContractError(f"{where}: late_arrival cancel_by_key needs `keys`: a key is what is cancelled")
     if contract.keys is not None and contract.keys.margin_s >= contract.keys.retention_s:
         raise ContractError(f"{where}: keys.margin_s must be smaller than keys.retention_s")
+    unknown = sorted({rule.action for rule in contract.approvals} - contract.actions)
+    if unknown:
+        raise ContractError(f"{where}: an approval is demanded for {unknown}, which are no actions of it")
     if contract.completion == "read_back" and not contract.routes:
         raise ContractError(f"{where}: completion read_back needs a route; use receipt or handover")
 

@@ -20,6 +20,7 @@ ActonceError
 │   └── StoredErrorReplayed  the destination replayed a stored error under our key: hold, never retry
 ├── RouteUnavailable         a route gave no usable page (no answer, 5xx, 401/403); it says nothing about absence
 ├── DecisionRefused          an operator's decision before its time, stale or not permitted
+├── ApprovalRefused          a click that decides nothing: too late, second, about something else
 ├── TaskConflict             same task key, other payload
 └── MemoryRefused            a question or a thing to remember that cannot be taken; asking again changes nothing
 """
@@ -122,6 +123,18 @@ class DecisionRefused(ActonceError):
         super().__init__(message)
         self.code = code
         self.may_commit_until = may_commit_until
+
+
+class ApprovalRefused(ActonceError):
+    """A click about an approval that changes nothing. It is on record as a click where there is such an approval."""
+
+    def __init__(
+        self, message: str, *, code: str, decided_by: str | None = None, decided_at: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.decided_by = decided_by
+        self.decided_at = decided_at
 
 
 class TaskConflict(ActonceError):

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from actonce.contracts.approval import ApprovalRule, ApprovalTerms
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(extra="ignore")  # an older worker reads a newer message
@@ -26,10 +28,10 @@ class OperationRequest(_Message):
     payload: dict[str, Any]
     natural_key: str | None = None
     reverses: str | None = None  # operation_id of the committed original, for an undo
-    approval_id: str | None = None
-    approval_digest: str | None = None
     failed_before: int = 0  # how often in a row its issue failed before its intent was on record
     last_failure: str = ""  # how, the last time
+    approval: ApprovalTerms | None = None  # asked for by the task, beside what the contract demands
+    requested_by: str | None = None  # who asks for it, as approvers are told
 
 
 class OperationRef(_Message):
@@ -80,6 +82,16 @@ class ReconcileResult(_Message):
     decided: str | None = None  # of a decide activity: the decision and how it ended
 
 
+class ApprovalSeen(_Message):
+    """Where the newest approval of an operation stands."""
+
+    approval_id: str
+    state: str
+    words: str
+    decided_by: str | None = None
+    issued: bool = False  # an intent is on record: it is settled or held, whatever people say
+
+
 class OperationResult(_Message):
     """What a workflow gets back for one operation: final, with its evidence."""
 
@@ -126,6 +138,7 @@ class PlanResult(_Message):
 
     plan: dict[str, Any]
     times: dict[str, Times]
+    approvals: dict[str, list[ApprovalRule]] = Field(default_factory=dict)  # by destination, where there are any
 
 
 class TaskReport(_Message):

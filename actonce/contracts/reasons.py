@@ -108,6 +108,14 @@ _ROWS: Sequence[Policy] = (
         (),
     ),
     Policy(
+        R.APPROVAL_PENDING,
+        "approver",
+        "a task asks whether it may do exactly this; nothing of it was sent",
+        "enough people approve it before its deadline; a rejection ends the step",
+        (),
+        "warning",  # business as usual, and its deadline pages: nobody is woken to be asked
+    ),
+    Policy(
         R.APPROVAL_REQUIRED,
         "approver",
         "the policy wants an approval and none was given for exactly this",
@@ -125,7 +133,7 @@ _ROWS: Sequence[Policy] = (
         R.APPROVAL_CHANGED,
         "owner of the task type",
         "what would run is not what was approved",
-        "what would run is what was approved again, or a new approval of it is in force, and it is resumed",
+        "a new approval of exactly what would run now is in force and the operation is resumed",
         _GATE,
     ),
     Policy(

@@ -50,6 +50,7 @@ class Reason(StrEnum):
     NOT_AUTHORISED = "not_authorised"
     DEADLINE_PASSED = "deadline_passed"
     # A task waits without an operation.
+    APPROVAL_PENDING = "approval_pending"
     MEMORY_UNAVAILABLE = "memory_unavailable"
     STEP_FAILING = "step_failing"  # it fails again and again before anything of it is on record
     # The deployment is not well; nothing is held by these, a person is called.

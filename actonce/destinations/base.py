@@ -56,6 +56,7 @@ class Call:
     not_after: datetime  # UTC; also what a deadline header carries
     window: Window  # enter it right before the first byte, leave it after the last
     time_left_s: Callable[[], float]  # until the sender's own deadline, by the monotonic clock
+    resolved: Mapping[str, Any] = field(default_factory=dict)  # of `resolve`, where people approved it: send this
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,9 @@ CancelFn = Callable[[str, float], Awaitable[str | None]]
 """(key, deadline in s) → None when the key is now cancelled for ever, else the object id that it already made."""
 ProbeFn = Callable[[str, float], Awaitable[bool]]
 """(object id, deadline in s) → did a harmless act that only succeeds on an existing object succeed?"""
+ResolveFn = Callable[[str, Mapping[str, Any], float], Awaitable[Mapping[str, Any]]]
+"""(action, payload, deadline in s) → what its references are now, as JSON: the digest of a file, the account behind an
+alias. It only reads; it is asked at the proposal and again before each permit of what people approve."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class Destination:
     beacon: BeaconFn | None = None
     cancel_key: CancelFn | None = None
     probe: ProbeFn | None = None
+    resolve: ResolveFn | None = None
 
     def __post_init__(self) -> None:
         c = self.contract

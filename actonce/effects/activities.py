@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 from actonce.contracts.errors import LedgerError, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import (
+    ApprovalSeen,
     IssueResult,
     OperationRef,
     OperationRequest,
@@ -29,6 +30,7 @@ from actonce.contracts.messages import (
     Times,
 )
 from actonce.contracts.verdict import Reason
+from actonce.effects.approve import look, propose
 from actonce.effects.decide import decide
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import cancel_keys, probe_object, reconcile, write_beacon
@@ -82,6 +84,8 @@ class OperationActivities:
         """What to register with the worker."""
         return [
             self.plan,
+            self.propose,
+            self.approval,
             self.issue,
             self.reconcile,
             self.beacon,
@@ -129,7 +133,8 @@ class OperationActivities:
             known = await tasks.save_plan(self.system.ledger, task.task_id, proposal)
         else:
             await tasks.started(self.system.ledger, task.task_id)
-        return PlanResult(plan=known, times=self._times())
+        rules = {d.contract.name: list(d.contract.approvals) for d in self.system.registry if d.contract.approvals}
+        return PlanResult(plan=known, times=self._times(), approvals=rules)
 
     def _times(self) -> dict[str, Times]:
         return {
@@ -141,6 +146,18 @@ class OperationActivities:
             )
             for d in self.system.registry
         }
+
+    @activity.defn(name="actonce.propose.v1")
+    @beating
+    async def propose(self, request: OperationRequest) -> ApprovalSeen:
+        """Ask people whether exactly this may be done, or find what was asked before."""
+        return await propose(self.system, request)
+
+    @activity.defn(name="actonce.approval.v1")
+    @beating
+    async def approval(self, ref: OperationRef) -> ApprovalSeen:
+        """Where the approval of an operation stands."""
+        return await look(self.system, key_of(ref))
 
     @activity.defn(name="actonce.issue.v1")
     @beating

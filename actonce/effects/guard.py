@@ -19,15 +19,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    from actonce.contracts.approval import ApprovalTerms, terms_of
     from actonce.contracts.identity import derive_operation_id
     from actonce.contracts.messages import (
+        ApprovalSeen,
         IssueResult,
         OperationRef,
         OperationRequest,
@@ -40,6 +42,7 @@ with workflow.unsafe.imports_passed_through():
         Times,
     )
 
+T = TypeVar("T")
 NUDGE = "actonce.nudge"
 STATE = SearchAttributeKey.for_keyword("ActonceState")
 REASON = SearchAttributeKey.for_keyword("ActonceReason")
@@ -58,7 +61,7 @@ _READ_TIMEOUT = timedelta(seconds=60)
 _HEARTBEAT_TIMEOUT = timedelta(seconds=3)
 _UNRECORDED_PAUSE_S = 0.5  # doubled each time an issue failed before its intent
 _PAUSE_MAX_S = 30.0  # between two readings, and between two tries to send
-_HELD_LOOK_S = 600.0  # a nudge may be lost: a held operation looks at the ledger by itself this often
+_LOOK_S = 600.0  # a nudge may be lost: whoever waits for people looks at the ledger by itself this often
 
 
 class NotCommitted(ApplicationError):
@@ -69,6 +72,18 @@ class NotCommitted(ApplicationError):
         self.result = result
 
 
+class ApprovalRejected(ApplicationError):
+    """People were asked and said no. Nothing was sent, and nothing will be for this operation."""
+
+    def __init__(self, step: str, seen: ApprovalSeen) -> None:
+        super().__init__(
+            f"step {step} was rejected by {seen.decided_by} (approval {seen.approval_id}); nothing was sent",
+            type="ApprovalRejected",
+            non_retryable=True,
+        )
+        self.seen = seen
+
+
 class Operations:
     """The guarded side effects of one task. `run_task` makes it and hands it to the task's steps."""
 
@@ -77,12 +92,16 @@ class Operations:
         self.plan = plan.plan
         self.done: list[OperationResult] = []  # final results, in the order they became final
         self._times = plan.times
+        self._rules = plan.approvals
         self._nudges = 0
+        self._cancelled = False
         self._open: dict[OperationRef, str] = {}  # what people see of it
         self._held_for: dict[OperationRef, str] = {}  # the reason
         self._unrecorded: dict[
             OperationRef, tuple[int, str]
         ] = {}  # issues that failed before their intent: how often, how
+        self._waits_for: dict[OperationRef, str] = {}  # the approval
+        self._resting = 0  # how many of them wait for people
         self._settling: list[asyncio.Future[OperationResult]] = []
         self._shown: tuple[str, str] = ("", "")
 
@@ -99,12 +118,17 @@ class Operations:
         iteration: int = 0,
         natural_key: str | None = None,
         reverses: str | None = None,
+        approval: ApprovalTerms | None = None,
+        requested_by: str | None = None,
     ) -> OperationResult:
         """Do one side effect once and return its evidence.
 
-        Raises NotCommitted when it ended refused or closed, and ApplicationError (IntentConflict, ContractError,
-        PayloadError, ...) when nothing was and nothing will be sent; both end the task as failed unless caught.
-        Blocks while the operation is held. Cancelling the workflow does not abandon an operation that may have been
+        People are asked first where the contract or `approval` wants it; `requested_by` is who they are told asks
+        (default: the payload's `requested_by` of the task, else the task).
+
+        Raises NotCommitted when it ended refused or closed, ApprovalRejected, and ApplicationError (IntentConflict,
+        ContractError, PayloadError, ...) when nothing was and nothing will be sent; each ends the task as failed
+        unless caught. Blocks while people are asked and while the operation is held. Cancelling the workflow does not abandon an operation that may have been
         sent: it is settled first.
         """
         request = OperationRequest(
@@ -117,17 +141,30 @@ class Operations:
             payload=payload,
             natural_key=natural_key,
             reverses=reverses,
+            approval=approval,
+            requested_by=requested_by or self._requester(),
         )
         settle = asyncio.ensure_future(self._settle_and_keep(request))
         self._settling.append(settle)
         try:
             result = await asyncio.shield(settle)
         except asyncio.CancelledError:
+            self._cancelled = True  # who still waits for people has sent nothing and waits no longer
             await settle
             raise
         if result.state != "committed":
             raise NotCommitted(step, result)
         return result
+
+    def _requester(self) -> str | None:
+        told = self.task.payload.get("requested_by")
+        return told if isinstance(told, str) and told else None
+
+    def may_continue_as_new(self) -> bool:
+        """Is the history long, and does every operation that is open only wait for people?"""
+        open_ = sum(not settle.done() for settle in self._settling)
+        idle = open_ > 0 and open_ == self._resting
+        return idle and workflow.info().is_continue_as_new_suggested()
 
     async def settled(self) -> None:
         """Wait for every operation that was begun: a step that failed ends the task, not what runs beside it."""
@@ -151,8 +188,10 @@ class Operations:
         ref = OperationRef(
             tenant=request.tenant, destination=request.destination, action=request.action, operation_id=operation_id
         )
-        self._note(ref, f"{request.step}: issuing")
         try:
+            if terms_of(self._rules.get(request.destination, ()), request.action, request.payload, request.approval):
+                await self._approved(request, ref)
+            self._note(ref, f"{request.step}: issuing")
             issued = 0
             while True:
                 result = await self._issue(request, ref, issued)
@@ -168,6 +207,33 @@ class Operations:
         finally:
             self._open.pop(ref, None)
             self.show()
+
+    async def _approved(self, request: OperationRequest, ref: OperationRef) -> None:
+        """Ask people, and wait. Whatever the end is but a rejection, the permit's transaction judges it again."""
+        seen = await self._ask("actonce.propose.v1", request, f"propose {request.step}")
+        nudges = self._nudges
+        try:
+            while seen.state == "pending" and not seen.issued:  # what was issued before is held: it waits there
+                self._waits_for[ref] = seen.approval_id
+                self._note(ref, f"{request.step}: {seen.words}")
+                await self._nudge_after(nudges, or_cancelled=True)
+                if self._cancelled:
+                    raise asyncio.CancelledError
+                nudges = self._nudges  # before the look, so that a nudge during it is not lost
+                seen = await self._ask("actonce.approval.v1", ref, f"look for {request.step}")
+        finally:
+            self._waits_for.pop(ref, None)
+        self._note(ref, f"{request.step}: {seen.words}")
+        if self._cancelled and not seen.issued:
+            raise asyncio.CancelledError  # whatever was decided: nothing was sent, and nothing will be
+        if seen.state == "rejected":
+            raise ApprovalRejected(request.step, seen)
+
+    async def _ask(self, name: str, argument: OperationRequest | OperationRef, summary: str) -> ApprovalSeen:
+        try:
+            return await self._ledger_step(name, argument, ApprovalSeen, summary)
+        except ActivityError as error:
+            raise _definite(error) from error
 
     async def _issue(self, request: OperationRequest, ref: OperationRef, issued: int) -> IssueResult | None:
         """One issue activity; None when its end is not known here."""
@@ -185,10 +251,10 @@ class Operations:
             )
             return issued_result
         except ActivityError as error:
-            cause = error.cause
-            if isinstance(cause, ApplicationError) and cause.type in FINAL_ERRORS:
-                raise ApplicationError(str(cause), type=cause.type, non_retryable=True) from error
-            self._unrecorded[ref] = (failed + 1, str(cause)[:500])
+            definite = _definite(error)
+            if definite is not error:
+                raise definite from error
+            self._unrecorded[ref] = (failed + 1, str(error.cause)[:500])
             return None
 
     async def _reconcile(self, request: OperationRequest, ref: OperationRef, issued: int) -> OperationResult | None:
@@ -248,18 +314,28 @@ class Operations:
         self._note(ref, f"{request.step}: {seen.words}")
         return seen
 
-    async def _nudge_after(self, nudges: int) -> None:
+    async def _nudge_after(self, nudges: int, *, or_cancelled: bool = False) -> None:
         """Wait for the next nudge; look at the ledger now and then without one."""
+        self._resting += 1
         try:
-            await workflow.wait_condition(lambda: self._nudges > nudges, timeout=timedelta(seconds=_HELD_LOOK_S))
+            await workflow.wait_condition(
+                lambda: self._nudges > nudges or (or_cancelled and self._cancelled),
+                timeout=timedelta(seconds=_LOOK_S),
+            )
         except TimeoutError:
-            workflow.logger.info("no nudge for %s s; looking at the ledger", _HELD_LOOK_S)
+            workflow.logger.info("no nudge for %s s; looking at the ledger", _LOOK_S)
+        finally:
+            self._resting -= 1
 
     async def _step(self, name: str, ref: OperationRef, summary: str) -> ReconcileResult:
-        seen: ReconcileResult = await workflow.execute_activity(
+        return await self._ledger_step(name, ref, ReconcileResult, summary)
+
+    async def _ledger_step(self, name: str, argument: Any, result: type[T], summary: str) -> T:
+        """An activity that only asks the ledger and reads: tried again until it answers."""
+        seen: T = await workflow.execute_activity(
             name,
-            ref,
-            result_type=ReconcileResult,
+            argument,
+            result_type=result,
             start_to_close_timeout=_READ_TIMEOUT,
             heartbeat_timeout=_HEARTBEAT_TIMEOUT,
             retry_policy=_LEDGER_RETRY,
@@ -312,7 +388,8 @@ class Operations:
 
     def show(self, ended: str | None = None) -> None:
         """Keep the search attributes true; an upsert only when something changed."""
-        state = ended or ("held" if self._held_for else "running")
+        waiting = "waiting_for_approval" if self._waits_for else "running"
+        state = ended or ("held" if self._held_for else waiting)
         reason = "" if ended else next(iter(self._held_for.values()), "")
         if (state, reason) != self._shown:
             self._shown = (state, reason)
@@ -343,10 +420,7 @@ async def run_task(
     workflow.set_signal_handler(NUDGE, ops.nudged)
     ops.show()
     try:
-        try:
-            summary = await steps(ops)
-        finally:
-            await ops.settled()
+        summary = await _run(task, ops, steps)
     except (asyncio.CancelledError, FailureError) as error:
         if is_cancelled_exception(error):
             return await asyncio.shield(ops.report("cancelled", f"cancelled after {len(ops.done)} operations"))
@@ -355,6 +429,33 @@ async def run_task(
             raise  # the next run finds every operation where this one left it
         return await ops.report("failed", str(error))
     return await ops.report("complete", summary)
+
+
+async def _run(task: TaskInput, ops: Operations, steps: Callable[[Operations], Awaitable[str]]) -> str:
+    """Run the steps; while all of them wait for people and the history has grown long, go on in a new run.
+
+    The new run begins with the first step again and finds in the ledger what was done, asked and decided.
+    """
+    work = asyncio.ensure_future(steps(ops))
+    try:
+        await workflow.wait_condition(lambda: work.done() or ops.may_continue_as_new())
+    except asyncio.CancelledError:
+        work.cancel()
+    else:
+        if not work.done():
+            workflow.continue_as_new(task)
+    try:
+        return await work
+    finally:
+        await ops.settled()
+
+
+def _definite(error: ActivityError) -> FailureError:
+    """The error that trying again cannot cure, if it is one; else the same error."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type in FINAL_ERRORS:
+        return ApplicationError(str(cause), type=cause.type, non_retryable=True)
+    return error
 
 
 def _final(result: IssueResult | ReconcileResult, operation_id: str) -> OperationResult:

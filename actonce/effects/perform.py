@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from actonce.contracts import clocks
+from actonce.contracts.approval import Proposal
 from actonce.contracts.contract import Contract
 from actonce.contracts.errors import (
     DuplicateRefused,
@@ -38,6 +40,7 @@ from actonce.contracts.messages import IssueResult, IssueStatus, OperationReques
 from actonce.contracts.payload import NATURAL_KEY_BYTES_MAX, check_storable
 from actonce.contracts.verdict import Reason, Receipt
 from actonce.destinations.base import Call, Destination, _current, answer_deadline
+from actonce.effects.approve import proposal_of
 from actonce.effects.fence import Window
 from actonce.effects.system import System, log
 from actonce.ledger import outcomes, permits
@@ -96,6 +99,7 @@ async def perform(system: System, request: OperationRequest) -> IssueResult:
     destination = system.destination(request.destination, request.action)
     contract = destination.contract
     intent = intent_of(request, contract)
+    intent = replace(intent, proposal=await proposal_of(destination, request))
     asked_at_s = clocks.now_s()  # before the permit is asked for: our own deadline is never later than the ledger's
     permit = await obtain_permit(system, intent, contract, asked_at_s)
     if isinstance(permit, NoPermit):
@@ -107,7 +111,8 @@ async def perform(system: System, request: OperationRequest) -> IssueResult:
         allowed_at_s=asked_at_s,  # not when its answer came: the commit may be much older than that
         ask_ledger=lambda: permits.check_fence(system.ledger, permit),
     )
-    send = asyncio.create_task(send_and_record(system, destination, permit, window, asked_at_s))
+    resolved = intent.proposal.resolved if isinstance(intent.proposal, Proposal) else {}
+    send = asyncio.create_task(send_and_record(system, destination, permit, window, asked_at_s, resolved))
     system.keep(send)
     try:
         return await asyncio.shield(send)
@@ -135,12 +140,17 @@ async def obtain_permit(system: System, intent: Intent, contract: Contract, aske
 
 
 async def send_and_record(
-    system: System, destination: Destination, permit: Permit, window: Window, asked_at_s: float
+    system: System,
+    destination: Destination,
+    permit: Permit,
+    window: Window,
+    asked_at_s: float,
+    resolved: dict[str, Any],
 ) -> IssueResult:
     """The one wire request of this permit, and the record of how it ended."""
     contract = destination.contract
     give_up_s = asked_at_s + contract.timing.send_deadline_s
-    call = _call(permit, window, give_up_s)
+    call = _call(permit, window, give_up_s, resolved)
     token = _current.set(call)
     try:
         if clocks.now_s() >= asked_at_s + permit.life_s:
@@ -176,7 +186,7 @@ async def send_and_record(
     return result_of(operation, how="acknowledged")
 
 
-def _call(permit: Permit, window: Window, give_up_s: float) -> Call:
+def _call(permit: Permit, window: Window, give_up_s: float, resolved: dict[str, Any]) -> Call:
     operation = permit.operation
     return Call(
         tenant=operation.tenant,
@@ -193,6 +203,7 @@ def _call(permit: Permit, window: Window, give_up_s: float) -> Call:
         not_after=permit.not_after,
         window=window,
         time_left_s=lambda: give_up_s - clocks.now_s(),
+        resolved=resolved,
     )
 
 

@@ -2,8 +2,8 @@
 
 It works from the ledger alone: operations past their bound that nobody reads are reconciled or held; operations with
 two or more permits are read again; decisions nobody consumed are consumed; held operations are read now and then, for
-late evidence; operations whose task has no one working on it are held. One pass is `watch_once`; run it for ever in a
-process of its own.
+late evidence; operations whose task has no one working on it are held; approvals whose time is over expire.
+One pass is `watch_once`; run it for ever in a process of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from actonce.effects import combine as rule
 from actonce.effects.decide import decide
 from actonce.effects.reconcile import read_fresh, reconcile, settle_step, write_beacon
 from actonce.effects.system import System, log
-from actonce.ledger import pages, watch
+from actonce.ledger import approvals, pages, watch
 from actonce.ledger.store import Operation
 
 
@@ -38,6 +38,7 @@ async def watch_once(system: System, settings: WatchSettings = WatchSettings()) 
     """One pass. Returns how many operations each duty touched. Raises LedgerUnavailable."""
     ledger = system.ledger
     return {
+        "expired": await approvals.expire_due(ledger),
         "unsettled": await _each(
             await watch.unsettled(ledger, settings.idle_s), lambda o: _settle_or_hold(system, o, settings)
         ),

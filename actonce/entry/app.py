@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.requests import Request
 
-from actonce.entry import problems, routes_operations, routes_tasks
+from actonce.entry import problems, routes_approvals, routes_operations, routes_tasks
 from actonce.entry.door import BodyLimit
 from actonce.entry.settings import EntrySettings
 from actonce.entry.starter import Connect, Starter, connect_by_environment
@@ -23,7 +23,7 @@ DESCRIPTION = """Starts tasks once and tells the truth about them.
 
 **Start**: `POST /v1/tasks/{task_type}` with the business identity as `Idempotency-Key`. The same key and payload
 are the same task for ever; its stored outcome is replayed.
-**Decide**: a held operation is resolved by a recorded decision.
+**Decide**: a held operation is resolved by a recorded decision; what needs an approval waits for people.
 Every refusal is `application/problem+json` and says what to do."""
 
 
@@ -58,4 +58,5 @@ def create_app(
 
     app.include_router(routes_tasks.router)
     app.include_router(routes_operations.router)
+    app.include_router(routes_approvals.router)
     return app

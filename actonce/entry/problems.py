@@ -12,7 +12,14 @@ from fastapi_problem.error import Problem
 from fastapi_problem.handler import ExceptionHandler, add_exception_handler, new_exception_handler
 from starlette.requests import Request
 
-from actonce.contracts.errors import DecisionRefused, ForeignLedger, LedgerUnavailable, PayloadError, TaskConflict
+from actonce.contracts.errors import (
+    ApprovalRefused,
+    DecisionRefused,
+    ForeignLedger,
+    LedgerUnavailable,
+    PayloadError,
+    TaskConflict,
+)
 from actonce.ledger.tasks import StillRecording
 
 log = structlog.get_logger("actonce.entry")
@@ -48,6 +55,26 @@ def _decision(_: ExceptionHandler, __: Request, error: DecisionRefused) -> Probl
         str(error),
         code=error.code,
         may_commit_until=error.may_commit_until,
+    )
+
+
+_APPROVAL_TITLES = {
+    "unknown_approval": "There is no such approval",
+    "already_decided": "Already decided",
+    "expired": "The approval expired",
+    "changed": "It is about something else than you decided about",
+}
+
+
+def _approval(_: ExceptionHandler, __: Request, error: ApprovalRefused) -> Problem:
+    return problem(
+        404 if error.code == "unknown_approval" else 409,
+        error.code.replace("_", "-"),
+        _APPROVAL_TITLES.get(error.code, "It decides nothing"),
+        str(error),
+        code=error.code,
+        decided_by=error.decided_by,
+        decided_at=error.decided_at,
     )
 
 
@@ -90,6 +117,7 @@ def install(app: FastAPI) -> None:
         TaskConflict: _task_conflict,
         PayloadError: _payload,
         DecisionRefused: _decision,
+        ApprovalRefused: _approval,
         LedgerUnavailable: _unavailable,
         ForeignLedger: _foreign,
     }
@@ -117,14 +145,16 @@ _SCHEMA: dict[str, Any] = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "code": {"type": "string", "description": "of a refused decision"},
+        "code": {"type": "string", "description": "of a refused decision or vote"},
+        "decided_by": {"type": ["string", "null"], "description": "who decided an approval before"},
+        "decided_at": {"type": ["string", "null"]},
         "may_commit_until": {"type": ["string", "null"], "description": "of a decision that came too early"},
     },
 }
 _MEANS = {
     400: "The Idempotency-Key is missing or malformed, or the body is not JSON.",
     404: "There is no such thing in this ledger.",
-    409: "Not now: the first request is still being recorded (Retry-After), or the decision was refused (`code`).",
+    409: "Not now: the first request is still being recorded (Retry-After), or the decision or vote was refused (`code`).",
     413: "The body is too large; pass a reference and its digest instead.",
     422: "The same key was used with another payload, or the request does not fit.",
     503: "The ledger does not answer; send the same request again (Retry-After).",

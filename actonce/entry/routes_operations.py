@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from actonce.contracts.errors import LedgerUnavailable
 from actonce.contracts.lifecycle import State
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
@@ -21,7 +20,7 @@ from actonce.entry.views import (
     record_view,
 )
 from actonce.entry.words import cli
-from actonce.ledger import decisions, records, tasks, watch
+from actonce.ledger import decisions, records, watch
 from actonce.ledger.store import Operation
 
 router = APIRouter(prefix="/v1", tags=["operations"])
@@ -86,7 +85,7 @@ async def decide(operation_id: str, body: DecisionBody, entry: Shared) -> Decisi
     """
     operation = await _the_one(entry, operation_id, body)
     decision = await decisions.record(entry.ledger, operation.key, body)
-    told = await _nudge(entry, operation.task_id)
+    told = await entry.nudge(operation.task_id)
     return DecisionView(
         decision_id=decision.decision_id,
         operation_id=operation_id,
@@ -118,17 +117,6 @@ async def _the_one(entry: Entry, operation_id: str, body: DecisionBody) -> Opera
             records=[{"tenant": o.tenant, "destination": o.destination, "operation_action": o.action} for o in found],
         )
     return fitting[0]
-
-
-async def _nudge(entry: Entry, task_id: str) -> bool:
-    """Best effort, after the row: the ledger watcher does it again."""
-    if entry.starter.away is not None:
-        return False
-    try:
-        task = await tasks.get(entry.ledger, task_id)
-    except LedgerUnavailable:
-        return False
-    return await entry.starter.nudge(task.workflow_id if task else task_id)
 
 
 @router.get("/pages", summary="List pages, newest first", response_model=list[PageView], responses=documented(422, 503))

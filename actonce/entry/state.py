@@ -12,7 +12,7 @@ from actonce.contracts.errors import LedgerUnavailable
 from actonce.entry.settings import EntrySettings
 from actonce.entry.starter import Starter
 from actonce.entry.views import Dependencies, Dependency, Working
-from actonce.ledger import records
+from actonce.ledger import records, tasks
 from actonce.ledger.store import Ledger
 
 
@@ -39,6 +39,16 @@ class Entry:
             own = [_ledger_down(now, str(error))]
         found = own + [self._believe(row) for row in rows]
         return Dependencies(state=_worst(found), at=now, dependencies=found)
+
+    async def nudge(self, task_id: str) -> bool:
+        """Tell a task's workflow to look at the ledger. Best effort, after the row: the ledger watcher does it again."""
+        if self.starter.away is not None:
+            return False
+        try:
+            task = await tasks.get(self.ledger, task_id)
+        except LedgerUnavailable:
+            return False
+        return await self.starter.nudge(task.workflow_id if task else task_id)
 
     def _believe(self, row: dict[str, Any]) -> Dependency:
         values = {name: row[name] for name in Dependency.model_fields if name in row}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from actonce.entry.starter import Run, lost_words
+from actonce.ledger.approvals import Approval
 from actonce.ledger.pages import may_commit_words
 from actonce.ledger.records import Allowed, TaskRecord
 from actonce.ledger.store import Operation, utc
@@ -53,6 +54,10 @@ def task_words(record: TaskRecord, run: Run | None, working: str, trouble: str |
         open_ = [o.operation_id for o in record.operations if not o.final]
         why = f"cancellation was asked for; still open: {', '.join(open_) or 'nothing'}"
         return task.state, why, [cli("show", o) for o in open_]
+    if task.state == "waiting_for_approval":
+        asleep = "; and nobody is working on its task queue now" if working == "no" else ""
+        steps = [step for approval in record.approvals for step in approval_next(approval)]
+        return task.state, (task.detail or task.state) + asleep, steps
     if task.state == "queued":
         steps = ["nothing: it is kept and will start"] if working == "yes" and task.recorded else [cli("dependencies")]
         return "queued", why_queued(task.recorded, working, trouble), steps
@@ -60,6 +65,20 @@ def task_words(record: TaskRecord, run: Run | None, working: str, trouble: str |
     if working == "no":
         return task.state, f"{why}; but nobody is working on its task queue now", [cli("dependencies")]
     return task.state, why, []
+
+
+def approval_next(approval: Approval) -> list[str]:
+    """What a person does about an approval. Empty when there is nothing to do."""
+    name = approval.approval_id
+    if approval.state == "pending":
+        who = ("--name", "YOU", "--note", "WHY", "--digest", approval.digest)
+        return [cli("approvals", name), *(cli(verb, name, *who) for verb in ("approve", "reject"))]
+    if approval.state in ("expired", "withdrawn", "changed"):
+        return [
+            f"{cli('renew', name, '--name', 'YOU', '--note', 'WHY')}   # once {cli('show', approval.operation_id)} "
+            "says that it is held"
+        ]
+    return []
 
 
 def operation_next(operation: Operation, allowed: list[Allowed]) -> list[str]:

@@ -233,7 +233,7 @@ async def _apply(connection: Connection, operation: Operation, decision: Decisio
         }
     elif decision.decision == "permit_one_retry":
         columns |= {"retry_granted": True}
-    else:
+    elif decision.decision == "mark_absent":
         columns |= {"reason": "mark_absent"}
     moved = await move(connection, operation, _EVENTS[decision.decision], **columns)
     await pages.close_hold(connection, moved, f"decision:{decision.decision_id}")

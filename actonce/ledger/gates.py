@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from actonce.contracts.approval import Proposal, Unresolved, terms_of
 from actonce.contracts.contract import Contract
 from actonce.contracts.verdict import Reason
+from actonce.ledger import approvals, pages
+from actonce.ledger.approvals import Approval
 from actonce.ledger.store import Connection, Operation, one, utc
 
 
@@ -32,13 +35,73 @@ class Pass:
 
 
 async def check(
-    connection: Connection, operation: Operation, row: dict[str, Any], contract: Contract
+    connection: Connection,
+    operation: Operation,
+    row: dict[str, Any],
+    contract: Contract,
+    proposal: Proposal | Unresolved | None = None,
 ) -> Pass | Refusal:
     """Ask every gate about a locked, ready operation. `row` is what the intent's statement returned."""
     deadline: datetime | None = row["task_deadline"]
     if deadline is not None and row["now"] >= deadline and not operation.retry_granted:
         return Refusal(Reason.DEADLINE_PASSED, f"the task's deadline was {utc(deadline)}; nothing was sent after it")
-    return Pass(latest=deadline)
+    approved = await _approved(connection, operation, contract, proposal)
+    if isinstance(approved, Refusal):
+        return approved
+    limits = [latest for latest in (deadline, approved.latest) if latest is not None]
+    return Pass(latest=min(limits, default=None))
+
+
+async def _approved(
+    connection: Connection, operation: Operation, contract: Contract, proposal: Proposal | Unresolved | None
+) -> Pass | Refusal:
+    """Is exactly this approved, now? Consumes the approval with the first permit; checks it with every one."""
+    terms = proposal.terms if proposal else terms_of(contract.approvals, operation.action, operation.payload)
+    if terms is None:
+        return Pass()
+    approval = await approvals.latest(connection, operation.key, lock=True)
+    if not isinstance(proposal, Proposal):
+        words = proposal.words if proposal else "whoever asked for the permit did not say what would run"
+        return Refusal(Reason.APPROVAL_CHANGED if approval else Reason.APPROVAL_REQUIRED, words)
+    proposal = proposal.model_copy(update={"payload": operation.payload})  # what is sent is what the intent has
+    if approval is None:
+        asked = await approvals.ask(connection, operation.key, operation.task_id, operation.step, proposal)
+        return Refusal(Reason.APPROVAL_REQUIRED, f"nobody had been asked; now {asked.approval_id} is")
+    refusal = await _refused(connection, approval, proposal)
+    if refusal is not None:
+        await approvals.mark_seen(connection, operation.key)
+        if approval.state != "pending":  # the page of the hold takes its place
+            await pages.close_page(connection, approval.incident)
+        return refusal
+    await approvals.consume(connection, approval, operation)
+    return Pass(latest=approval.expires_at)
+
+
+async def _refused(connection: Connection, approval: Approval, proposal: Proposal) -> Refusal | None:
+    name = approval.approval_id
+    if approval.state == "pending":
+        return Refusal(Reason.APPROVAL_REQUIRED, f"{name} is not decided yet")
+    if approval.state == "rejected":
+        return Refusal(Reason.APPROVAL_REQUIRED, f"{name} was rejected by {approval.decided_by}")
+    if approval.state == "withdrawn":
+        return Refusal(
+            Reason.APPROVAL_WITHDRAWN, f"{name} was withdrawn by {approval.ended_by}: {approval.ended_why}"
+        )
+    if approval.state in ("approved", "consumed") and approval.digest != proposal.digest:
+        why = f"approved was {approval.digest}, what would run is {proposal.digest}"
+        await approvals.end(connection, approval, "changed", approvals.BY_THE_TASK, why, proposal)
+        return Refusal(Reason.APPROVAL_CHANGED, f"{name}: {why}; `client.py approvals {name}` shows the difference")
+    if approval.state in ("changed", "superseded"):
+        return Refusal(Reason.APPROVAL_CHANGED, f"{name} was {approval.state}: {approval.ended_why}")
+    if not approval.in_force:
+        if approval.ended_at is None:
+            await approvals.end(connection, approval, "expired", approvals.BY_THE_CLOCK, "nothing was sent in time")
+        return Refusal(Reason.APPROVAL_EXPIRED, f"{name} expired at {utc(approval.expires_at)}")
+    if approval.approvers_needed < proposal.terms.approvers:
+        words = f"{name} was given by {approval.approvers_needed}, the policy wants {proposal.terms.approvers} by now"
+        await approvals.end(connection, approval, "superseded", approvals.BY_THE_TASK, words, proposal)
+        return Refusal(Reason.APPROVAL_REQUIRED, words)
+    return None
 
 
 async def unmet(connection: Connection, operation: Operation) -> str | None:
@@ -51,4 +114,17 @@ async def unmet(connection: Connection, operation: Operation) -> str | None:
         )
         if row is not None and row["over"]:
             return "its task's deadline is over; give the task a new deadline first, or end it with mark_absent"
+    if operation.reason in _APPROVAL:
+        approval = await approvals.latest(connection, operation.key)
+        if approval is not None and not approval.in_force:  # none at all: the next permit asks people first
+            again = "decide it" if approval.state == "pending" else f"`client.py renew {approval.approval_id}` first"
+            return f"its approval {approval.approval_id} is {approval.state}; {again}"
     return None
+
+
+_APPROVAL = {
+    Reason.APPROVAL_REQUIRED.value,
+    Reason.APPROVAL_EXPIRED.value,
+    Reason.APPROVAL_CHANGED.value,
+    Reason.APPROVAL_WITHDRAWN.value,
+}

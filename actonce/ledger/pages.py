@@ -103,7 +103,7 @@ async def close_task_hold(connection: Connection, task_id: str, step: str, close
     if row is None:
         return False
     await close_page(connection, f"task:{task_id}:{step}")
-    await _task_goes_on(connection, task_id)
+    await task_goes_on(connection, task_id)
     await audit(connection, "task.released", None, {"step": step, "closed_by": closed_by}, task_id=task_id)
     return True
 
@@ -135,13 +135,30 @@ async def _task_is_held(connection: Connection, task_id: str, reason: Reason, de
     )
 
 
-async def _task_goes_on(connection: Connection, task_id: str) -> None:
-    """A task is held for as long as anything of it is."""
-    await connection.execute(
-        "UPDATE actonce.task t SET state = 'running', reason = NULL, detail = NULL, since = clock_timestamp()"
-        " WHERE task_id = %s AND state = 'held' AND NOT EXISTS"
-        " (SELECT 1 FROM actonce.hold h WHERE h.task_id = t.task_id AND h.closed_at IS NULL)",
+async def task_goes_on(connection: Connection, task_id: str) -> None:
+    """A task is held for as long as anything of it is, and waits for as long as people are asked about it.
+
+    An approval that was decided counts until its workflow has seen it: until then nobody has gone on.
+    """
+    waiting = await one(
+        connection,
+        "SELECT step, approval_id, state, expires_at, decided_by FROM actonce.approval WHERE task_id = %s"
+        " AND (state = 'pending' OR (seen_at IS NULL AND state IN ('approved', 'rejected', 'expired', 'withdrawn')))"
+        " ORDER BY state <> 'pending', proposed_at LIMIT 1",
         (task_id,),
+    )
+    state, reason, detail = "running", None, None
+    if waiting is not None:
+        state, reason = "waiting_for_approval", Reason.APPROVAL_PENDING.value
+        said = f"which is {waiting['state']}; its workflow has not gone on yet"
+        said = f"until {utc(waiting['expires_at'])}" if waiting["state"] == "pending" else said
+        detail = f"step {waiting['step']} waits for approval {waiting['approval_id']}, {said}"
+    await connection.execute(
+        "UPDATE actonce.task t SET state = %(state)s, reason = %(reason)s, detail = %(detail)s,"
+        " since = CASE WHEN state = %(state)s THEN since ELSE clock_timestamp() END WHERE task_id = %(task_id)s"
+        " AND (state IN ('held', 'waiting_for_approval') OR (state IN ('queued', 'running') AND %(waits)s))"
+        " AND NOT EXISTS (SELECT 1 FROM actonce.hold h WHERE h.task_id = t.task_id AND h.closed_at IS NULL)",
+        {"state": state, "reason": reason, "detail": detail, "task_id": task_id, "waits": waiting is not None},
     )
 
 
@@ -166,7 +183,7 @@ async def close_hold(connection: Connection, operation: Operation, closed_by: st
         {**identity_params(operation.key), "by": closed_by},
     )
     await close_page(connection, _incident(operation))
-    await _task_goes_on(connection, operation.task_id)
+    await task_goes_on(connection, operation.task_id)
 
 
 async def open_page(

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from actonce.contracts import bounds
+from actonce.contracts.approval import Proposal, Unresolved
 from actonce.contracts.contract import Contract
 from actonce.contracts.errors import IntentConflict, SendFenced
 from actonce.contracts.identity import OperationKey, wire_key
@@ -49,6 +50,7 @@ class Intent:
     digest: str
     natural_key: str | None = None
     reverses: str | None = None
+    proposal: Proposal | Unresolved | None = None  # what would run, as it is now; where an approval is needed
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ async def _consume(
     forgotten = await _key_forgotten(connection, operation, earlier, contract, row["now"])
     if forgotten:
         return NoPermit(await pages.hold(connection, operation, Reason.RETENTION_EXPIRED, forgotten), forgotten)
-    gate = await gates.check(connection, operation, row, contract)
+    gate = await gates.check(connection, operation, row, contract, intent.proposal)
     if isinstance(gate, gates.Refusal):
         return NoPermit(await pages.hold(connection, operation, gate.reason, gate.words), gate.words)
     return await _dispatch(connection, operation, {**row, "latest": gate.latest}, earlier, contract, owner, nonce)

@@ -13,7 +13,7 @@ from actonce.contracts.errors import LedgerError, TaskConflict
 from actonce.contracts.lifecycle import FINAL, State
 from actonce.contracts.messages import TaskReport
 from actonce.contracts.payload import payload_digest
-from actonce.ledger import pages
+from actonce.ledger import approvals, pages
 from actonce.ledger.permits import cancel_task_operations
 from actonce.ledger.store import Connection, Ledger, Operation, audit, many, one
 
@@ -200,6 +200,7 @@ async def report(ledger: Ledger, outcome: TaskReport) -> Task | None:
             row = await one(connection, "SELECT * FROM actonce.task WHERE task_id = %s", (outcome.task_id,))
         else:
             await pages.close_task_holds(connection, outcome.task_id, f"outcome:{outcome.state}")
+            await approvals.end_of_task(connection, outcome.task_id, f"it ended as {outcome.state}")
             await audit(
                 connection, f"task.{outcome.state}", None, {"summary": outcome.summary}, task_id=outcome.task_id
             )
@@ -230,6 +231,7 @@ async def _cancel(ledger: Ledger, task_id: str) -> tuple[Task, list[Operation]]:
         assert row is not None
         rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s", (task_id,))
         in_flight = [operation for operation in map(Operation.of, rows) if not operation.final]
+        await approvals.end_of_task(connection, task_id, "cancellation was asked for")
         await audit(
             connection,
             "task.cancel_requested",

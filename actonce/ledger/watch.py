@@ -198,8 +198,19 @@ async def operations_of_task(ledger: Ledger, task_id: str) -> list[Operation]:
 
 
 async def workflows_to_nudge(ledger: Ledger, again_s: float, limit: int = 100) -> list[str]:
-    """Workflows that wait on a hold which is closed by now; each at most once in `again_s`, until it has seen it."""
+    """Workflows that wait on a hold which is closed, or on an approval that is decided; at most once in `again_s`."""
     async with ledger.transaction() as connection:
+        decided = await many(
+            connection,
+            "UPDATE actonce.approval SET nudged_at = clock_timestamp() WHERE approval_id IN (SELECT approval_id"
+            " FROM actonce.approval a JOIN actonce.task t USING (task_id) WHERE a.state <> 'pending'"
+            " AND a.seen_at IS NULL AND t.outcome IS NULL AND NOT EXISTS (SELECT 1 FROM actonce.hold h"  # it waits there
+            " WHERE h.operation_id = a.operation_id AND h.task_id = a.task_id AND h.closed_at IS NULL)"
+            " AND (a.nudged_at IS NULL OR a.nudged_at < clock_timestamp() - make_interval(secs => %s))"
+            " ORDER BY a.proposed_at LIMIT %s) RETURNING (SELECT workflow_id FROM actonce.task t"
+            " WHERE t.task_id = approval.task_id)",
+            (again_s, limit),
+        )
         rows = await many(
             connection,
             "UPDATE actonce.hold h SET nudged_at = clock_timestamp() FROM actonce.task t WHERE t.task_id = h.task_id"
@@ -208,7 +219,7 @@ async def workflows_to_nudge(ledger: Ledger, again_s: float, limit: int = 100) -
             " ORDER BY hold_id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING t.workflow_id",
             (again_s, limit),
         )
-        return sorted({row["workflow_id"] for row in rows})
+        return sorted({row["workflow_id"] for row in [*rows, *decided]})
 
 
 async def mark_seen(ledger: Ledger, key: OperationKey) -> None:
@@ -292,6 +303,8 @@ _EXPORT: dict[str, LiteralString] = {
     "verdict": "SELECT * FROM actonce.verdict ORDER BY verdict_id",
     "hold": "SELECT * FROM actonce.hold ORDER BY hold_id",
     "decision": "SELECT * FROM actonce.decision ORDER BY decision_id",
+    "approval": "SELECT * FROM actonce.approval ORDER BY proposed_at",
+    "approval_vote": "SELECT * FROM actonce.approval_vote ORDER BY vote_id",
     "page": "SELECT * FROM actonce.page ORDER BY page_id",
     "beacon": "SELECT * FROM actonce.beacon ORDER BY wanted_at",
     "key_cancel": "SELECT * FROM actonce.key_cancel ORDER BY wanted_at",
