@@ -131,9 +131,15 @@ class ApprovalVote(BaseModel):
 
 
 class ApprovalAct(BaseModel):
-    """Withdraw an approval, or ask for a new one: who, and why."""
+    """Withdraw an approval: who, and why."""
 
     model_config = ConfigDict(extra="ignore", str_strip_whitespace=True)
 
     name: str = Field(min_length=1, max_length=200)
     note: str = Field(min_length=1, max_length=4000)
+
+
+class ApprovalRenewal(ApprovalAct):
+    """Ask for a new one. After a change that was put right again, `as_approved` asks about what was approved before."""
+
+    as_approved: bool = False

@@ -11,7 +11,6 @@ import asyncio
 
 from actonce.contracts.approval import Proposal, Unresolved, terms_of
 from actonce.contracts.contract import Contract
-from actonce.contracts.errors import PayloadError
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.messages import ApprovalSeen, OperationRequest
 from actonce.contracts.payload import check_storable

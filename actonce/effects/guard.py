@@ -128,8 +128,8 @@ class Operations:
 
         Raises NotCommitted when it ended refused or closed, ApprovalRejected, and ApplicationError (IntentConflict,
         ContractError, PayloadError, ...) when nothing was and nothing will be sent; each ends the task as failed
-        unless caught. Blocks while people are asked and while the operation is held. Cancelling the workflow does not abandon an operation that may have been
-        sent: it is settled first.
+        unless caught. Blocks while people are asked and while the operation is held. Cancelling the workflow does not
+        abandon an operation that may have been sent: it is settled first.
         """
         request = OperationRequest(
             tenant=self.task.tenant,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
-from actonce.contracts.approval import ApprovalAct, ApprovalVote, differences
+from actonce.contracts.approval import ApprovalAct, ApprovalRenewal, ApprovalVote, differences
 from actonce.entry.problems import documented
 from actonce.entry.state import Entry, entry_of
 from actonce.entry.words import approval_next
@@ -69,7 +69,9 @@ class VoteView(ApprovalView):
     workflow_told: bool = Field(description="false: the ledger watcher tells it later; the decision stands")
 
 
-@router.get("", summary="List approvals, newest first", response_model=list[ApprovalView], responses=documented(422, 503))
+@router.get(
+    "", summary="List approvals, newest first", response_model=list[ApprovalView], responses=documented(422, 503)
+)
 async def list_approvals(
     entry: Shared,
     state: Annotated[ApprovalState | None, Query(description="only this state, e.g. `pending`")] = None,
@@ -129,8 +131,8 @@ async def withdraw(approval_id: str, body: ApprovalAct, entry: Shared) -> VoteVi
     response_model=ApprovalView,
     responses=_REFUSALS,
 )
-async def renew(approval_id: str, body: ApprovalAct, entry: Shared) -> ApprovalView:
-    """A new approval with a deadline of its own, about what would run now. The old one stays as it is."""
+async def renew(approval_id: str, body: ApprovalRenewal, entry: Shared) -> ApprovalView:
+    """A new approval with a deadline of its own, about what was found to run now. The old one stays as it is."""
     return ApprovalView(**_view(await approvals.renew(entry.ledger, approval_id, body)))
 
 

@@ -41,7 +41,7 @@ class Entry:
         return Dependencies(state=_worst(found), at=now, dependencies=found)
 
     async def nudge(self, task_id: str) -> bool:
-        """Tell a task's workflow to look at the ledger. Best effort, after the row: the ledger watcher does it again."""
+        """Tell a task's workflow to look at the ledger. Best effort, after the row: the watcher does it again."""
         if self.starter.away is not None:
             return False
         try:

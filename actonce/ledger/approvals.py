@@ -14,7 +14,7 @@ from typing import Any, Literal, LiteralString
 
 from psycopg.types.json import Jsonb
 
-from actonce.contracts.approval import ApprovalAct, ApprovalVote, Proposal, approval_id_of
+from actonce.contracts.approval import ApprovalAct, ApprovalRenewal, ApprovalVote, Proposal, approval_id_of
 from actonce.contracts.errors import ApprovalRefused
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import FINAL
@@ -33,9 +33,7 @@ from actonce.ledger.store import (
     utc,
 )
 
-ApprovalState = Literal[
-    "pending", "approved", "consumed", "rejected", "expired", "withdrawn", "changed", "superseded"
-]
+ApprovalState = Literal["pending", "approved", "consumed", "rejected", "expired", "withdrawn", "changed", "superseded"]
 Decision = Literal["approve", "reject"]
 OPEN = ("pending", "approved")
 BY_THE_CLOCK, BY_THE_TASK = "the clock", "its task"
@@ -250,9 +248,7 @@ def _refusal(approval: Approval, decision: Decision, given: ApprovalVote, mine: 
     return None
 
 
-async def _click(
-    connection: Connection, approval: Approval, decision: str, name: str, note: str, effect: str
-) -> None:
+async def _click(connection: Connection, approval: Approval, decision: str, name: str, note: str, effect: str) -> None:
     clicked = await one(
         connection,
         "INSERT INTO actonce.approval_vote (approval_id, name, decision, effect, note) VALUES (%s, %s, %s, %s, %s)"
@@ -310,8 +306,8 @@ async def withdraw(ledger: Ledger, approval_id: str, act: ApprovalAct) -> Approv
     raise refusal
 
 
-async def renew(ledger: Ledger, approval_id: str, act: ApprovalAct) -> Approval:
-    """Ask again for a held operation: for what would run now, as far as it was found, with a new deadline.
+async def renew(ledger: Ledger, approval_id: str, act: ApprovalRenewal) -> Approval:
+    """Ask again for a held operation, with a new deadline: for what was found to run now, or as it was approved.
 
     Raises ApprovalRefused: unknown_approval, not_latest, still_open, not_held.
     """
@@ -333,7 +329,8 @@ async def renew(ledger: Ledger, approval_id: str, act: ApprovalAct) -> Approval:
             raise ApprovalRefused(
                 f"{approval_id}: its operation is {state}; only a held one is asked for again", code="not_held"
             )
-        proposal = (approval.found or approval.proposal).model_copy(update={"requested_by": act.name})
+        found = None if act.as_approved else approval.found
+        proposal = (found or approval.proposal).model_copy(update={"requested_by": act.name})
         await pages.close_page(connection, approval.incident)
         asked = await ask(connection, approval.key, approval.task_id, approval.step, proposal)
         await _record(connection, asked, "renewed", {"after": approval_id, "by": act.name, "note": act.note})

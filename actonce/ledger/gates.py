@@ -84,9 +84,7 @@ async def _refused(connection: Connection, approval: Approval, proposal: Proposa
     if approval.state == "rejected":
         return Refusal(Reason.APPROVAL_REQUIRED, f"{name} was rejected by {approval.decided_by}")
     if approval.state == "withdrawn":
-        return Refusal(
-            Reason.APPROVAL_WITHDRAWN, f"{name} was withdrawn by {approval.ended_by}: {approval.ended_why}"
-        )
+        return Refusal(Reason.APPROVAL_WITHDRAWN, f"{name} was withdrawn by {approval.ended_by}: {approval.ended_why}")
     if approval.state in ("approved", "consumed") and approval.digest != proposal.digest:
         why = f"approved was {approval.digest}, what would run is {proposal.digest}"
         await approvals.end(connection, approval, "changed", approvals.BY_THE_TASK, why, proposal)

@@ -204,7 +204,7 @@ async def workflows_to_nudge(ledger: Ledger, again_s: float, limit: int = 100) -
             connection,
             "UPDATE actonce.approval SET nudged_at = clock_timestamp() WHERE approval_id IN (SELECT approval_id"
             " FROM actonce.approval a JOIN actonce.task t USING (task_id) WHERE a.state <> 'pending'"
-            " AND a.seen_at IS NULL AND t.outcome IS NULL AND NOT EXISTS (SELECT 1 FROM actonce.hold h"  # it waits there
+            " AND a.seen_at IS NULL AND t.outcome IS NULL AND NOT EXISTS (SELECT 1 FROM actonce.hold h"
             " WHERE h.operation_id = a.operation_id AND h.task_id = a.task_id AND h.closed_at IS NULL)"
             " AND (a.nudged_at IS NULL OR a.nudged_at < clock_timestamp() - make_interval(secs => %s))"
             " ORDER BY a.proposed_at LIMIT %s) RETURNING (SELECT workflow_id FROM actonce.task t"
