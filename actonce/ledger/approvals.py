@@ -3,7 +3,7 @@
 Promises: what a row is about and until when never changes; one winner, whoever clicks at the same moment (the row is
 locked, and it is a row before any workflow hears of it); a click that came too late or second is on record as a click
 and changes nothing; the permit's transaction consumes an approval once. Whoever waits looks here again: a nudge may
-be lost. Locks are taken task, operation, approval, page, in this order, everywhere.
+be lost. An approval is locked after its task (the order in `store`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def get(connection: Connection, approval_id: str, *, lock: bool = False) -
     if lock:
         await connection.execute(
             "SELECT 1 FROM actonce.task t JOIN actonce.approval a USING (task_id) WHERE a.approval_id = %s"
-            " FOR UPDATE OF t",
+            " FOR NO KEY UPDATE OF t",
             (approval_id,),
         )
         await connection.execute("SELECT 1 FROM actonce.approval WHERE approval_id = %s FOR UPDATE", (approval_id,))
@@ -111,10 +111,11 @@ async def get(connection: Connection, approval_id: str, *, lock: bool = False) -
     return None if row is None else Approval.of(row)
 
 
-async def latest(connection: Connection, key: OperationKey, *, lock: bool = False) -> Approval | None:
-    """The newest approval of an operation, whatever became of it. `lock` locks its row, not its task's."""
+async def latest(connection: Connection, key: OperationKey, *, lock_task: str | None = None) -> Approval | None:
+    """The newest approval of an operation, whatever became of it; with the id of its task, both are locked."""
     params = identity_params(key)
-    if lock:
+    if lock_task is not None:
+        await connection.execute("SELECT 1 FROM actonce.task WHERE task_id = %s FOR NO KEY UPDATE", (lock_task,))
         await connection.execute(f"SELECT 1 FROM actonce.approval WHERE {WHERE_KEY} FOR UPDATE", params)
     row = await one(connection, f"{_SELECT} WHERE {WHERE_KEY} ORDER BY round DESC LIMIT 1", params)
     return None if row is None else Approval.of(row)
@@ -127,8 +128,7 @@ async def propose(ledger: Ledger, key: OperationKey, task_id: str, step: str, pr
     returned as it is: the permit's transaction compares.
     """
     async with ledger.transaction() as connection:
-        await connection.execute("SELECT 1 FROM actonce.task WHERE task_id = %s FOR UPDATE", (task_id,))
-        before = await latest(connection, key, lock=True)
+        before = await latest(connection, key, lock_task=task_id)
         if before is not None:
             if before.state != "pending" or before.digest == proposal.digest:
                 return before
@@ -313,7 +313,7 @@ async def renew(ledger: Ledger, approval_id: str, act: ApprovalRenewal) -> Appro
     """
     async with ledger.transaction() as connection:
         approval = await _locked(connection, approval_id)
-        newest = await latest(connection, approval.key, lock=True)
+        newest = await latest(connection, approval.key)
         operation = await read_operation(connection, approval.key)
         assert newest is not None
         if newest.approval_id != approval_id:

@@ -59,7 +59,7 @@ async def _approved(
     terms = proposal.terms if proposal else terms_of(contract.approvals, operation.action, operation.payload)
     if terms is None:
         return Pass()
-    approval = await approvals.latest(connection, operation.key, lock=True)
+    approval = await approvals.latest(connection, operation.key, lock_task=operation.task_id)
     if not isinstance(proposal, Proposal):
         words = proposal.words if proposal else "whoever asked for the permit did not say what would run"
         return Refusal(Reason.APPROVAL_CHANGED if approval else Reason.APPROVAL_REQUIRED, words)

@@ -23,6 +23,7 @@ from actonce.ledger import approvals, decisions, gates, tasks
 from actonce.ledger.approvals import Approval
 from actonce.testing.waiting import eventually
 from tests.integration.cases.kit import Bench, Lab, key_of, side_by_side
+from tests.integration.cases.test_lock_order import waits
 
 WANTED = {"payments": {"approvals": [{"action": "refund", "over_minor": 1000}]}}
 
@@ -421,3 +422,18 @@ async def test_a_change_that_was_put_right_is_approved_anew_as_it_was(lab: Lab) 
         await vote(system, renewed)
         await press_resume(bench, system)
         assert (await perform(system, bench.request())).status == "committed"
+
+
+@side_by_side
+async def test_a_vote_and_a_permit_that_ends_in_a_hold_do_not_wait_for_each_other(lab: Lab) -> None:
+    async with lab.bench(contracts=WANTED) as bench:
+        system = await bench.system()
+        approval = await asked(bench, system)
+        async with await psycopg.AsyncConnection.connect(bench.dsn) as link:
+            await link.execute("LOCK TABLE actonce.hold IN SHARE MODE")  # the permit has read and not written its hold
+            permit = asyncio.ensure_future(perform(system, bench.request()))
+            await waits(bench, 1)
+            click = asyncio.ensure_future(vote(system, approval))
+            await waits(bench, 2)
+        assert (await permit).status == "held"
+        assert (await click).state == "approved"
