@@ -50,6 +50,7 @@ async def test_retry_and_absent_are_refused_while_the_effect_may_still_happen(fr
             "mark_committed": (True, None),
             "mark_absent": (False, "too_early"),
             "permit_one_retry": (False, "too_early"),
+            "resume": (False, "not_permitted"),
         }
 
 
