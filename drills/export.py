@@ -32,6 +32,7 @@ _QUERIES: dict[str, LiteralString] = {
     "page": "SELECT * FROM actonce.page ORDER BY page_id",
     "decision": "SELECT * FROM actonce.decision ORDER BY decision_id",
     "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
+    "release": "SELECT * FROM actonce.release ORDER BY task_type",
     "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
 }
 # What differs between two runs of the same failure: ids, ports, counts, times. Not the kind of failure.

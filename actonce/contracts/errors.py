@@ -22,7 +22,9 @@ ActonceError
 ├── DecisionRefused          an operator's decision before its time, stale or not permitted
 ├── ApprovalRefused          a click that decides nothing: too late, second, about something else
 ├── TaskConflict             same task key, other payload
-└── MemoryRefused            a question or a thing to remember that cannot be taken; asking again changes nothing
+├── MemoryRefused            a question or a thing to remember that cannot be taken; asking again changes nothing
+├── BacklogFull              no further task of this type is accepted now; nothing was recorded
+└── ReleaseRefused           a change of release or deadline that was decided on something older
 """
 
 from __future__ import annotations
@@ -143,3 +145,15 @@ class TaskConflict(ActonceError):
 
 class MemoryRefused(ActonceError):
     """A question to the memory, or a thing to remember, that is not acceptable. Trying again changes nothing."""
+
+
+class BacklogFull(ActonceError):
+    """The backlog has reached its bound. Nothing of the request was recorded; the same request later is as good."""
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ReleaseRefused(ActonceError):
+    """A change of release control or of a deadline, decided on something that has changed since."""

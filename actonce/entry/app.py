@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.requests import Request
 
-from actonce.entry import problems, routes_approvals, routes_operations, routes_tasks
+from actonce.entry import problems, routes_approvals, routes_operations, routes_release, routes_tasks
 from actonce.entry.door import BodyLimit
 from actonce.entry.settings import EntrySettings
 from actonce.entry.starter import Connect, Starter, connect_by_environment
@@ -19,6 +19,7 @@ from actonce.entry.views import Dependencies, Health
 from actonce.ledger.store import Ledger
 from actonce.version import __version__
 
+TURN_ENDS_S = 8.0  # the deadlines of Temporal and the ledger (2 s and 4 s), and something on top
 DESCRIPTION = """Starts tasks once and tells the truth about them.
 
 **Start**: `POST /v1/tasks/{task_type}` with the business identity as `Idempotency-Key`. The same key and payload
@@ -37,12 +38,14 @@ def create_app(
         async with Ledger(settings.ledger_dsn.get_secret_value(), ledger_id=settings.ledger_id) as ledger:
             starter = Starter(ledger, settings, connect)
             app.state.entry = Entry(settings, ledger, starter, namespace)
-            loop = asyncio.create_task(starter.run(), name="start accepted tasks")
+            stopping = asyncio.Event()
+            loop = asyncio.create_task(starter.run(stopping), name="start accepted tasks")
             try:
                 yield
             finally:
+                stopping.set()
+                await asyncio.wait([loop], timeout=TURN_ENDS_S)
                 loop.cancel()
-                await asyncio.gather(loop, return_exceptions=True)
 
     app = FastAPI(title="actonce entry", version=__version__, description=DESCRIPTION, lifespan=life, redoc_url=None)
     problems.install(app)
@@ -59,4 +62,5 @@ def create_app(
     app.include_router(routes_tasks.router)
     app.include_router(routes_operations.router)
     app.include_router(routes_approvals.router)
+    app.include_router(routes_release.router)
     return app

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from typing import Any
 
 from fastapi import HTTPException
@@ -75,6 +76,25 @@ def tenant_of(request: Request) -> str:
             "A tenant is 1 to 63 letters, digits, `_`, `.` or `-`, and starts with a letter or digit.",
         )
     return tenant
+
+
+def deadline_of(request: Request) -> datetime | None:
+    """The Actonce-Deadline header: from then on nothing is sent for the task."""
+    given = request.headers.get("actonce-deadline")
+    if given is None:
+        return None
+    try:
+        found = datetime.fromisoformat(given.strip())
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise problem(
+            400,
+            "deadline-malformed",
+            "The Actonce-Deadline header cannot be used",
+            "Send a time with an offset, such as 2026-01-31T12:00:00Z, or leave the header out.",
+        )
+    return found
 
 
 def known_type(task_type: str, known: dict[str, Any]) -> str:

@@ -14,10 +14,12 @@ from starlette.requests import Request
 
 from actonce.contracts.errors import (
     ApprovalRefused,
+    BacklogFull,
     DecisionRefused,
     ForeignLedger,
     LedgerUnavailable,
     PayloadError,
+    ReleaseRefused,
     TaskConflict,
 )
 from actonce.ledger.tasks import StillRecording
@@ -41,6 +43,14 @@ def _still_recording(_: ExceptionHandler, __: Request, error: StillRecording) ->
 
 def _task_conflict(_: ExceptionHandler, __: Request, error: TaskConflict) -> Problem:
     return problem(422, "payload-differs", "This key was used with another payload", str(error))
+
+
+def _backlog(_: ExceptionHandler, __: Request, error: BacklogFull) -> Problem:
+    return problem(503, "backlog-full", "No more tasks are accepted now", str(error), retry_after_s=error.retry_after_s)
+
+
+def _release(_: ExceptionHandler, __: Request, error: ReleaseRefused) -> Problem:
+    return problem(409, "changed-meanwhile", "It has changed since you read it", str(error))
 
 
 def _payload(_: ExceptionHandler, __: Request, error: PayloadError) -> Problem:
@@ -116,6 +126,8 @@ def install(app: FastAPI) -> None:
         StillRecording: _still_recording,
         TaskConflict: _task_conflict,
         PayloadError: _payload,
+        BacklogFull: _backlog,
+        ReleaseRefused: _release,
         DecisionRefused: _decision,
         ApprovalRefused: _approval,
         LedgerUnavailable: _unavailable,
@@ -154,8 +166,9 @@ _SCHEMA: dict[str, Any] = {
 _MEANS = {
     400: "The Idempotency-Key is missing or malformed, or the body is not JSON.",
     404: "There is no such thing in this ledger.",
-    409: "Not now: the first request is still being recorded (Retry-After); a decision or vote was refused (`code`).",
+    409: "Not now: the first request is still being recorded (Retry-After); a decision or vote was refused (`code`); or "
+    "what was decided on has changed.",
     413: "The body is too large; pass a reference and its digest instead.",
     422: "The same key was used with another payload, or the request does not fit.",
-    503: "The ledger does not answer; send the same request again (Retry-After).",
+    503: "The ledger does not answer, or the backlog is full; send the same request again (Retry-After).",
 }

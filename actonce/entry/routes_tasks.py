@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from actonce.contracts.errors import LedgerError, LedgerUnavailable
-from actonce.entry.door import json_object, known_type, task_key, tenant_of
+from actonce.entry.door import deadline_of, json_object, known_type, task_key, tenant_of
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
-from actonce.entry.views import CancelView, TaskSummary, TaskView, summary_view, task_view
+from actonce.entry.views import CancelView, DeadlineBody, TaskSummary, TaskView, summary_view, task_view
 from actonce.entry.words import FINAL_STATES
-from actonce.ledger import records, tasks
+from actonce.ledger import records, release, tasks
 from actonce.ledger.tasks import Task, TaskState
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
@@ -36,6 +36,13 @@ _START: dict[str, Any] = {
             "required": False,
             "description": "Whose task it is.",
             "schema": {"type": "string", "default": "default"},
+        },
+        {
+            "name": "Actonce-Deadline",
+            "in": "header",
+            "required": False,
+            "description": "ISO 8601 with an offset: nothing is sent for this task afterwards. The first one stands.",
+            "schema": {"type": "string", "format": "date-time"},
         },
     ],
     "requestBody": {
@@ -68,13 +75,20 @@ async def start(task_type: str, request: Request, response: Response, entry: Sha
     key, tenant = task_key(request), tenant_of(request)
     payload = await json_object(request)
     task, _ = await tasks.accept(
-        entry.ledger, tenant, task_type, key, payload, recording_wait_s=entry.settings.recording_wait_s
+        entry.ledger,
+        tenant,
+        task_type,
+        key,
+        payload,
+        recording_wait_s=entry.settings.recording_wait_s,
+        deadline=deadline_of(request),
+        backlog_max=entry.settings.backlog_max,
     )
     if task.outcome is not None:
         response.status_code = 200
         response.headers["Idempotent-Replayed"] = "true"
-    elif not task.cancel_requested and entry.starter.away is None:
-        await entry.starter.start(task)
+    else:
+        await entry.starter.let_go(task)
     response.headers["Location"] = f"/v1/tasks/{quote(task.task_id, safe='')}"
     return await _answer(entry, task)
 
@@ -95,8 +109,9 @@ async def _view(entry: Entry, record: records.TaskRecord, *, ask_temporal: bool)
     final = task.state in FINAL_STATES
     run = await entry.starter.describe(task.workflow_id) if ask_temporal and entry.starter.away is None else None
     working = "unknown" if final else await entry.working(task.task_type)
-    trouble = entry.starter.refusals.get(task.task_id) or entry.starter.away
-    return task_view(record, run, working, trouble, (entry.settings.temporal_ui_url, entry.namespace))
+    behind = await entry.release_of(task) if task.released_at is None and not final else None
+    trouble = entry.starter.trouble(task)
+    return task_view(record, run, working, trouble, behind, (entry.settings.temporal_ui_url, entry.namespace))
 
 
 @router.get("", summary="List tasks, newest first", response_model=list[TaskSummary], responses=documented(422, 503))
@@ -151,6 +166,22 @@ async def cancel(task_id: str, response: Response, entry: Shared) -> CancelView:
     return CancelView(
         task_id=task_id, state=task.state, workflow_told=told, in_flight=[o.operation_id for o in in_flight]
     )
+
+
+@router.post(
+    "/{task_id:path}/deadline",
+    summary="Give a task another deadline",
+    response_model=TaskView,
+    responses=documented(404, 409, 422, 503),
+)
+async def deadline(task_id: str, body: DeadlineBody, entry: Shared) -> TaskView:
+    """Recorded with who and why. An operation that is held for its deadline is resumed by a decision afterwards."""
+    changed = await release.set_deadline(
+        entry.ledger, task_id, name=body.name, why=body.why, deadline=body.deadline, expected=body.expected_deadline
+    )
+    if changed is None:
+        raise _no_task(task_id)
+    return await _answer(entry, changed)
 
 
 def _no_task(task_id: str) -> Exception:

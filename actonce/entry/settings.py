@@ -41,6 +41,7 @@ class EntrySettings(BaseSettings):
     stale_after_s: float = Field(default=30.0, gt=0, description="an older reading of a dependency is not believed")
     start_deadline_s: float = Field(default=2.0, gt=0, description="how long a request waits for Temporal")
     start_again_s: float = Field(default=1.0, gt=0, description="pause between attempts to start what was accepted")
+    backlog_max: int = Field(default=10_000, ge=1, description="more waiting tasks of one type get 503 + Retry-After")
     recording_wait_s: float = Field(default=1.0, gt=0, description="then a second first request gets 409")
 
     @field_validator("task_types", mode="before")

@@ -9,6 +9,7 @@ business (permits).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from actonce.contracts.errors import LedgerError, LedgerUnavailable
 from actonce.contracts.messages import TaskInput, TaskReport
 from actonce.entry.settings import EntrySettings
-from actonce.ledger import records, tasks, watch
+from actonce.ledger import records, release, tasks, watch
 from actonce.ledger.store import Ledger
 from actonce.ledger.tasks import Task
 
@@ -95,10 +96,33 @@ class Starter:
         self._refused_until: dict[str, float] = {}
         self._looked_until = ""  # task id
 
+    async def let_go(self, task: Task) -> None:
+        """Right after a task was accepted: start what may go now, usually this one. The loop does what fails here."""
+        if self.away is not None or task.cancel_requested:
+            return
+        try:
+            queue = self.settings.queue_of(task.task_type)
+            due = [task] if task.released_at else await release.turn(self.ledger, task.task_type, queue, limit=1)
+        except LedgerUnavailable as error:
+            log.warning("not_released_yet", task_id=task.task_id, error=str(error))
+            return
+        for one in due:
+            await self.start(one)
+
+    def trouble(self, task: Task) -> str | None:
+        """Why Temporal does not have it, as far as this process knows."""
+        if task.task_type not in self.settings.task_types:
+            return self._unknown(task)
+        return self.refusals.get(task.task_id) or self.away
+
+    @staticmethod
+    def _unknown(task: Task) -> str:
+        return f"task type {task.task_type} is not among this entry's ACTONCE_TASK_TYPES"
+
     async def start(self, task: Task) -> bool:
         """Start or attach. True when Temporal has the task, False when it must be tried again (see `away`)."""
         if task.task_type not in self.settings.task_types:
-            self._refuse(task, f"task type {task.task_type} is not among this entry's ACTONCE_TASK_TYPES")
+            self._refuse(task, self._unknown(task))
             return False
         try:
             await self._bounded(self._start(task))
@@ -170,9 +194,12 @@ class Starter:
             return Run(why_not=why_not or "unreachable")
         return Run(status=found[0].status.name, run_id=found[0].run_id)
 
-    async def run(self) -> None:
-        """Until cancelled: start what was accepted and not started, deliver cancellations, miss what is gone."""
-        while True:
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Until told to stop: start what was accepted and not started, deliver cancellations, miss what is gone.
+
+        It ends between two turns: cancelling a transaction in the middle leaves its connection waiting for an answer.
+        """
+        while not stopping.is_set():
             try:
                 await self.start_accepted()
                 await self.deliver_cancels()
@@ -181,10 +208,12 @@ class Starter:
                 log.warning("start_loop_waits", error=str(error))
             except Exception:  # whatever one task does to this loop, the others must still be started
                 log.exception("start_loop_turn_failed")
-            await asyncio.sleep(self.settings.start_again_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), self.settings.start_again_s)
 
     async def start_accepted(self) -> int:
-        """Start every accepted task that Temporal may not have, oldest first. Returns how many it has now."""
+        """Release what may go and start what Temporal may not have, oldest first. Returns how many it has now."""
+        await self._release(limit=1 if self.away is not None else STARTS_A_TURN_MAX)
         now = time.monotonic()
         waiting = [
             task
@@ -203,6 +232,12 @@ class Starter:
             if self.away is not None:
                 break
         return done
+
+    async def _release(self, *, limit: int) -> None:
+        """One turn for each type that has a backlog. While Temporal is away one task at most is let go, to try it."""
+        for task_type in await release.waiting_types(self.ledger):
+            if task_type in self.settings.task_types:
+                await release.turn(self.ledger, task_type, self.settings.queue_of(task_type), limit=limit)
 
     async def deliver_cancels(self) -> None:
         """Hand every requested cancellation to Temporal; give a task that never ran its outcome."""

@@ -12,8 +12,10 @@ from actonce.contracts.errors import LedgerUnavailable
 from actonce.entry.settings import EntrySettings
 from actonce.entry.starter import Starter
 from actonce.entry.views import Dependencies, Dependency, Working
-from actonce.ledger import records, tasks
+from actonce.ledger import records, release, tasks
+from actonce.ledger.release import Control
 from actonce.ledger.store import Ledger
+from actonce.ledger.tasks import Task
 
 
 @dataclass
@@ -69,6 +71,15 @@ class Entry:
         reading = next((self._believe(row) for row in rows if row["name"] == name), None)
         states: dict[str, Working] = {"up": "yes", "degraded": "yes", "down": "no"}
         return states.get(reading.state, "unknown") if reading else "unknown"
+
+    async def release_of(self, task: Task) -> Control | None:
+        """What a task in the backlog waits for; None when its type or the ledger is not there to say."""
+        if task.task_type not in self.settings.task_types:
+            return None
+        try:
+            return await release.control(self.ledger, task.task_type, self.settings.queue_of(task.task_type))
+        except LedgerUnavailable:
+            return None
 
 
 def _ledger_down(now: datetime, why: str) -> Dependency:

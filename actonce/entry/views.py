@@ -6,13 +6,14 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from actonce.contracts.messages import DecisionRequest
 from actonce.entry.starter import Run
 from actonce.entry.words import operation_next, task_words
 from actonce.ledger.pages import may_commit_words
 from actonce.ledger.records import Allowed, OperationRecord, TaskRecord
+from actonce.ledger.release import Control
 from actonce.ledger.store import Operation
 from actonce.ledger.tasks import Task, TaskState
 
@@ -134,6 +135,9 @@ class TaskView(BaseModel):
     payload: dict[str, Any]
     payload_digest: str
     created_at: datetime
+    deadline: datetime | None = Field(description="nothing is sent for it afterwards")
+    released_at: datetime | None = Field(description="when it left the backlog; null while it waits there")
+    ahead: int = Field(description="tasks of its type before it in the backlog")
     outcome: dict[str, Any] | None = Field(description="stored once, kept after Temporal's retention")
     plan: dict[str, Any] | None
     operations: list[OperationView]
@@ -168,6 +172,45 @@ class CancelView(BaseModel):
     state: TaskState
     workflow_told: bool
     in_flight: list[str] = Field(description="operations that may have been sent and are being reconciled")
+
+
+class DeadlineBody(BaseModel):
+    """Another deadline for a task, by whom and why. `expected_deadline` is the one that was seen (null: none)."""
+
+    deadline: AwareDatetime
+    expected_deadline: AwareDatetime | None
+    name: str = Field(min_length=1)
+    why: str = Field(min_length=1)
+
+
+class ReleaseView(BaseModel):
+    """The release of one task type: what waits, how it is let go, and what keeps it."""
+
+    task_type: str
+    paused: bool
+    rate_per_s: float | None = Field(description="null: no limit")
+    window_max: int = Field(description="released tasks that may wait for a worker at a time")
+    version: int
+    changed_at: datetime
+    changed_by: str | None
+    why: str | None
+    backlog: int
+    outstanding: int
+    oldest_at: datetime | None
+    nobody_works: bool = Field(description="by a fresh reading; then nothing is let go")
+    why_not: str | None = Field(description="what keeps the backlog where it is; null while it is let go")
+
+
+class ReleaseBody(BaseModel):
+    """A change of release. What is left out stays as it is; `rate_per_s` 0 takes the limit away."""
+
+    expected_version: int
+    name: str = Field(min_length=1)
+    why: str = Field(min_length=1)
+    evidence: str = ""
+    paused: bool | None = None
+    rate_per_s: float | None = Field(default=None, ge=0)
+    window_max: int | None = Field(default=None, ge=1, le=100_000)
 
 
 class PageView(BaseModel):
@@ -273,17 +316,24 @@ def summary_view(task: Task) -> TaskSummary:
 
 
 def task_view(
-    record: TaskRecord, run: Run | None, working: Working, trouble: str | None, ui: tuple[str | None, str]
+    record: TaskRecord,
+    run: Run | None,
+    working: Working,
+    trouble: str | None,
+    behind: Control | None,
+    ui: tuple[str | None, str],
 ) -> TaskView:
-    """Build the view. `run` None: Temporal was not asked; `ui`: (base URL, namespace)."""
+    """Build the view. `run` None: Temporal was not asked; `behind`: the release of a task in the backlog; `ui`: (base
+    URL, namespace)."""
     task = record.task
-    state, why, steps = task_words(record, run, working, trouble)
+    state, why, steps = task_words(record, run, working, trouble, behind)
     holds = {(h["destination"], h["action"], h["operation_id"]): h for h in record.holds}
     values = {name: getattr(task, name) for name in TaskView.model_fields if hasattr(task, name)}
     status = (run.status or run.why_not or "unknown") if run else "not asked"
     return TaskView(
         **{**values, "state": state, "why": why, "reason": task.reason or ("orphaned" if state == "held" else None)},
         working=working,
+        ahead=record.ahead,
         what_to_do=steps,
         plan=record.plan["body"] if record.plan else None,
         operations=[operation_view(o, holds.get((o.destination, o.action, o.operation_id))) for o in record.operations],

@@ -8,6 +8,7 @@ from actonce.entry.starter import Run, lost_words
 from actonce.ledger.approvals import Approval
 from actonce.ledger.pages import may_commit_words
 from actonce.ledger.records import Allowed, TaskRecord
+from actonce.ledger.release import Control
 from actonce.ledger.store import Operation, utc
 
 FINAL_STATES = {"complete", "failed", "cancelled"}
@@ -23,8 +24,11 @@ def _brief(trouble: str | None) -> str:
     return (trouble or "it is being started").split(": tonic::")[0][:300]
 
 
-def why_queued(recorded: bool, working: str, trouble: str | None) -> str:
+def why_queued(recorded: bool, working: str, trouble: str | None, behind: Control | None, ahead: int) -> str:
     """Say whether Temporal has the task and whether anyone is there to take it."""
+    if behind is not None and not trouble:
+        rate = f"at most {behind.rate_per_s:g} a second" if behind.rate_per_s is not None else "as workers take them"
+        return f"accepted and kept, {ahead} before it; {behind.why_not or f'tasks are being let go, {rate}'}"
     if not recorded:
         return f"accepted and kept; Temporal has not taken it yet ({_brief(trouble)})"
     return {
@@ -34,7 +38,9 @@ def why_queued(recorded: bool, working: str, trouble: str | None) -> str:
     }[working]
 
 
-def task_words(record: TaskRecord, run: Run | None, working: str, trouble: str | None) -> tuple[str, str, list[str]]:
+def task_words(
+    record: TaskRecord, run: Run | None, working: str, trouble: str | None, behind: Control | None
+) -> tuple[str, str, list[str]]:
     """Return (state, why, what to do) of a task: the ledger's word, corrected by what Temporal shows."""
     task = record.task
     held = [o for o in record.operations if o.state == "held"]
@@ -59,8 +65,11 @@ def task_words(record: TaskRecord, run: Run | None, working: str, trouble: str |
         steps = [step for approval in record.approvals for step in approval_next(approval)]
         return task.state, (task.detail or task.state) + asleep, steps
     if task.state == "queued":
-        steps = ["nothing: it is kept and will start"] if working == "yes" and task.recorded else [cli("dependencies")]
-        return "queued", why_queued(task.recorded, working, trouble), steps
+        kept = behind.why_not if behind is not None else None
+        fine = working == "yes" and (task.recorded or (behind is not None and kept is None))
+        steps = ["nothing: it is kept and will start"] if fine else [cli("dependencies")]
+        steps += [cli("release")] if kept else []
+        return "queued", why_queued(task.recorded, working, trouble, behind, record.ahead), steps
     why = task.detail or "a worker has it"
     if working == "no":
         return task.state, f"{why}; but nobody is working on its task queue now", [cli("dependencies")]

@@ -14,6 +14,7 @@ from typing import Any, LiteralString, get_args
 from actonce.contracts.errors import DecisionRefused
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import DecisionAction, DecisionRequest
+from actonce.ledger import release
 from actonce.ledger.approvals import Approval, approvals_to_do
 from actonce.ledger.decisions import check_allowed
 from actonce.ledger.store import WHERE_KEY, Connection, Ledger, Operation, identity_params, many, one
@@ -59,6 +60,7 @@ class TaskRecord:
     plan: Row | None
     now: datetime
     approvals: list[Approval] = field(default_factory=list)  # that people can or could still do something about
+    ahead: int = 0  # tasks before it in the backlog; 0 once it is released
 
 
 @asynccontextmanager
@@ -97,6 +99,7 @@ async def task_record(ledger: Ledger, task_id: str) -> TaskRecord | None:
             plan=plan,
             now=row["now"],
             approvals=await approvals_to_do(connection, task_id),
+            ahead=await release.ahead(connection, Task.of(row)) if row["released_at"] is None else 0,
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg.types.json import Jsonb
 
-from actonce.contracts.errors import LedgerError, TaskConflict
+from actonce.contracts.errors import BacklogFull, LedgerError, TaskConflict
 from actonce.contracts.lifecycle import FINAL, State
 from actonce.contracts.messages import TaskReport
 from actonce.contracts.payload import payload_digest
@@ -48,6 +48,8 @@ class Task:
     cancel_requested: bool
     outcome: dict[str, Any] | None
     created_at: datetime
+    deadline: datetime | None
+    released_at: datetime | None
 
     @staticmethod
     def of(row: dict[str, Any]) -> Task:
@@ -67,19 +69,26 @@ async def accept(
     payload: dict[str, Any],
     *,
     recording_wait_s: float = RECORDING_WAIT_S,
+    deadline: datetime | None = None,
+    backlog_max: int | None = None,
 ) -> tuple[Task, bool]:
-    """Record a task, or find the same one. Returns (task, created).
+    """Record a task in the backlog, or find the same one. Returns (task, created). Nothing is sent after `deadline`.
 
-    Raises TaskConflict for the same key with another payload, PayloadError for a payload without a digest, and
-    StillRecording while another transaction has inserted this key and has neither committed nor rolled back.
+    Raises BacklogFull when a new one would be more than `backlog_max` of its type, TaskConflict for the same key with
+    another payload, PayloadError for a payload without a digest, and StillRecording while another transaction has
+    inserted this key and has neither committed nor rolled back.
     """
     task_id = task_id_of(tenant, task_type, task_key)
     digest = payload_digest(tool=task_type, destination="task", action="start", account=tenant, fields=payload)
     async with ledger.transaction() as connection:
         created = await _insert(
-            connection, (task_id, tenant, task_type, task_key, task_id, Jsonb(payload), digest), recording_wait_s
+            connection,
+            (task_id, tenant, task_type, task_key, task_id, Jsonb(payload), digest, deadline),
+            recording_wait_s,
         )
         if created is not None:
+            if backlog_max is not None:
+                await _check_backlog(connection, task_type, backlog_max)
             await audit(connection, "task.accepted", None, {"digest": digest}, task_id=task_id)
             return Task.of(created), True
         row = await one(connection, "SELECT * FROM actonce.task WHERE task_id = %s", (task_id,))
@@ -99,14 +108,30 @@ async def _insert(connection: Connection, values: tuple[Any, ...], wait_s: float
     try:
         return await one(
             connection,
-            "INSERT INTO actonce.task (task_id, tenant, task_type, task_key, workflow_id, payload, payload_digest)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING *",
+            "INSERT INTO actonce.task (task_id, tenant, task_type, task_key, workflow_id, payload, payload_digest,"
+            " deadline) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING *",
             values,
         )
     except psycopg.errors.LockNotAvailable as error:
         raise StillRecording(
             f"the first request for task {values[0]} is still being recorded; send the same request again"
         ) from error
+
+
+async def _check_backlog(connection: Connection, task_type: str, backlog_max: int) -> None:
+    """Refuse a new task beyond the bound; its insert is rolled back with this transaction."""
+    row = await one(
+        connection,
+        "SELECT count(*) AS n FROM actonce.task WHERE task_type = %s AND released_at IS NULL AND state = 'queued'",
+        (task_type,),
+    )
+    assert row is not None
+    if row["n"] > backlog_max:  # this one is counted
+        raise BacklogFull(
+            f"{backlog_max} tasks of type {task_type} wait already and no more are accepted; nothing was recorded: "
+            "send the same request with the same key again later. Operators: python client.py release",
+            retry_after_s=30,
+        )
 
 
 async def get(ledger: Ledger, task_id: str) -> Task | None:
@@ -122,11 +147,12 @@ async def mark_recorded(ledger: Ledger, task_id: str) -> None:
 
 
 async def unrecorded(ledger: Ledger, limit: int = 100) -> list[Task]:
-    """Accepted tasks that Temporal may not have, oldest first: start them again, by the same id."""
+    """Released tasks that Temporal may not have, oldest first: start them again, by the same id."""
     async with ledger.transaction() as connection:
         rows = await many(
             connection,
-            "SELECT * FROM actonce.task WHERE NOT recorded AND state NOT IN ('complete', 'failed', 'cancelled')"
+            "SELECT * FROM actonce.task WHERE NOT recorded AND released_at IS NOT NULL"
+            " AND state NOT IN ('complete', 'failed', 'cancelled')"
             " ORDER BY created_at LIMIT %s",
             (limit,),
         )
@@ -143,7 +169,8 @@ async def _started(connection: Connection, task_id: str) -> None:
     # A held one is locked and left as it is: what ends the hold then sees the plan that follows here.
     await connection.execute(
         "UPDATE actonce.task SET state = CASE state WHEN 'queued' THEN 'running' ELSE state END,"
-        " since = CASE state WHEN 'queued' THEN clock_timestamp() ELSE since END"
+        " since = CASE state WHEN 'queued' THEN clock_timestamp() ELSE since END,"
+        " released_at = coalesce(released_at, clock_timestamp())"
         " WHERE task_id = %s AND state IN ('queued', 'held')",
         (task_id,),
     )

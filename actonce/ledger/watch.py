@@ -308,6 +308,7 @@ _EXPORT: dict[str, LiteralString] = {
     "page": "SELECT * FROM actonce.page ORDER BY page_id",
     "beacon": "SELECT * FROM actonce.beacon ORDER BY wanted_at",
     "key_cancel": "SELECT * FROM actonce.key_cancel ORDER BY wanted_at",
+    "release": "SELECT * FROM actonce.release ORDER BY task_type",
     "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
     "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
 }

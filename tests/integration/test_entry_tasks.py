@@ -55,7 +55,7 @@ async def test_twenty_starts_at_once_are_one_task_and_one_workflow(servers: Stac
         assert len([e async for e in handle.fetch_history_events() if e.event_type == 1]) == 1
         async with on.ledger.transaction() as connection:
             rows = await (await connection.execute("SELECT kind FROM actonce.audit")).fetchall()
-        assert [row["kind"] for row in rows] == ["task.accepted"]
+        assert [row["kind"] for row in rows] == ["task.accepted", "task.released"]
 
 
 async def test_schedule_and_person_start_the_same_business_operation(servers: Stack, fresh_dsn: str) -> None:
