@@ -13,7 +13,9 @@ from typing import Any, LiteralString, get_args
 
 from actonce.contracts.errors import DecisionRefused
 from actonce.contracts.identity import OperationKey
+from actonce.contracts.lifecycle import State
 from actonce.contracts.messages import DecisionAction, DecisionRequest
+from actonce.contracts.reasons import policy
 from actonce.ledger import release
 from actonce.ledger.approvals import Approval, approvals_to_do
 from actonce.ledger.decisions import check_allowed
@@ -172,7 +174,8 @@ async def operation_records(
 async def _whole(connection: Connection, operation: Operation) -> OperationRecord:
     params = identity_params(operation.key)
     parts: dict[str, list[Row]] = {name: list(await many(connection, query, params)) for name, query in _PARTS.items()}
-    actions: tuple[DecisionAction, ...] = get_args(DecisionAction)
+    held_for = operation.reason if operation.state is State.HELD else None
+    actions: tuple[DecisionAction, ...] = policy(held_for).actions if held_for else get_args(DecisionAction)
     stamp = (operation.epoch, operation.version)
     waiting = [
         d for d in parts["decisions"] if (d["expected_epoch"], d["expected_version"]) == stamp and not d["result"]
