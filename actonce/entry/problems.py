@@ -166,8 +166,8 @@ _SCHEMA: dict[str, Any] = {
 _MEANS = {
     400: "The Idempotency-Key is missing or malformed, or the body is not JSON.",
     404: "There is no such thing in this ledger.",
-    409: "Not now: the first request is still being recorded (Retry-After); a decision or vote was refused (`code`); or "
-    "what was decided on has changed.",
+    409: "Not now: the first request is still being recorded (Retry-After); a decision or vote was refused (`code`); "
+    "or what was decided on has changed.",
     413: "The body is too large; pass a reference and its digest instead.",
     422: "The same key was used with another payload, or the request does not fit.",
     503: "The ledger does not answer, or the backlog is full; send the same request again (Retry-After).",
