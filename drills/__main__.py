@@ -25,6 +25,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from actonce.evidence import Verdict, verify
+from actonce.evidence.record import DRILL_FILE
+from actonce.evidence.result import HASHES_FILE
 from actonce.leaving import run_and_leave
 from actonce.stack import Stack, StackError
 from actonce.testing.faults import FaultError
@@ -33,6 +35,7 @@ from drills.catalog import CODES, SIDE_BY_SIDE, Options, catalog, run_drill, wor
 from drills.running import shared_parts
 from drills.world.challenge import NotControlled
 
+RUN_FILE = "run.json"  # of a run's folder: the drills that it was to hold, so that none can be missing unnoticed
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 screen = Console(stderr=True)  # progress for people; standard output is for results
 
@@ -91,6 +94,7 @@ def run(
 async def _run(names: list[str], options: Options, out: Path, keep: bool) -> dict[str, Verdict]:
     begun = time.monotonic()
     out.mkdir(parents=True)
+    (out / RUN_FILE).write_text(json.dumps({"drills": names}) + "\n", encoding="utf-8")
     private = Path(tempfile.mkdtemp(prefix="actonce-drill-"))
 
     def say(text: str) -> None:
@@ -174,9 +178,9 @@ def verify_folder(
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Judge a recorded folder again with the checkers of today, from the folder alone."""
-    folders = [folder] if (folder / "drill.json").exists() else sorted(p.parent for p in folder.glob("*/drill.json"))
+    folders = drill_folders(folder)
     if not folders:
-        raise typer.BadParameter(f"{folder} holds no drill.json: it is not an evidence folder")
+        raise typer.BadParameter(f"{folder} holds neither drill.json nor {RUN_FILE}: it is not an evidence folder")
     found = {str(path): verify(path) for path in folders}
     for path, (verdict, _) in found.items():
         if not as_json:
@@ -184,6 +188,18 @@ def verify_folder(
     if as_json:
         print(json.dumps({path: v.model_dump(mode="json") for path, (v, _) in found.items()}, indent=1))
     raise typer.Exit(worst(code for _, code in found.values()))
+
+
+def drill_folders(folder: Path) -> list[Path]:
+    """The evidence folders that belong here, also those that are gone or have lost their drill.json."""
+    if not (folder / RUN_FILE).exists():
+        return [folder] if (folder / DRILL_FILE).exists() or (folder / HASHES_FILE).exists() else []
+    try:
+        names = {str(name) for name in json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))["drills"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise typer.BadParameter(f"{folder / RUN_FILE} cannot be read: {error}") from error
+    names |= {path.parent.name for path in folder.glob(f"*/{DRILL_FILE}")}
+    return [folder / name for name in sorted(names)]
 
 
 @app.command("open")

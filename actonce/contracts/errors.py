@@ -2,6 +2,7 @@
 
 ActonceError
 ├── ContractError            a destination contract or route that cannot be true; refused at start-up
+│   └── NotRegistered        this worker has no contract for the destination; another one may
 ├── PayloadError             a payload that has no stable digest (float, NaN, oversize, ...)
 ├── KeyNotMappable           an operation_id that the destination's key format cannot carry
 ├── LedgerError
@@ -9,6 +10,7 @@ ActonceError
 │   ├── ForeignLedger        the ledger is not the one this deployment was set up with
 │   ├── NoIntent             the operation is not in this ledger; nothing was sent from it
 │   ├── StaleWrite           compare-and-set on (epoch, attempt, version) lost; re-read and reconcile
+│   ├── StillOpen            a task cannot end while operations of it are open; settle them, then it can
 │   ├── StillRecording       another request holds this task key and has not ended (defined in ledger/tasks.py)
 │   └── IntentConflict       same operation identity, other digest; nothing was sent
 ├── SendFenced               the permit may no longer be used; nothing was sent
@@ -38,6 +40,10 @@ class ContractError(ActonceError):
     """A destination contract, route or registration that cannot be true."""
 
 
+class NotRegistered(ContractError):
+    """This worker has no contract for a destination. Nothing was sent from here; one that has it may go on."""
+
+
 class PayloadError(ActonceError):
     """A payload without a stable digest."""
 
@@ -56,6 +62,10 @@ class LedgerUnavailable(LedgerError):
 
 class ForeignLedger(LedgerError):
     """The ledger's identity is not the expected one (empty, restored elsewhere or foreign)."""
+
+
+class StillOpen(LedgerError):
+    """A task cannot end while operations of it are not final. The ledger watcher settles or holds them; ask again."""
 
 
 class NoIntent(LedgerError):
@@ -88,12 +98,18 @@ class NotAccepted(ActonceError):
 
 
 class Refused(ActonceError):
-    """The destination's definite decline. Final for this operation."""
+    """The destination's definite decline of this request. Final for the operation where no other request is out.
 
-    def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
+    `replayed`: it is the stored answer to our key, so it speaks for every request that went under it.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, code: str | None = None, replayed: bool = False
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.replayed = replayed
 
 
 class Unknown(ActonceError):

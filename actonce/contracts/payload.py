@@ -24,6 +24,7 @@ NATURAL_KEY_BYTES_MAX = 512  # it is unique by an index, which carries no long v
 _INT_MAX = 2**53 - 1  # RFC 8785 / I-JSON: beyond it numbers are not exact everywhere
 _DEPTH_MAX = 32
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")  # NUL, half a surrogate pair
+_STORED_DEPTH_MAX = 64  # what is asked around the business fields
 
 
 def business_fields(payload: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -79,11 +80,13 @@ def natural_key(fields: Mapping[str, Any]) -> str:
     return f"n1:{hashlib.sha256(canonical).hexdigest()}"
 
 
-def check_storable(value: Any, path: str) -> None:
+def check_storable(value: Any, path: str, depth: int = 0) -> None:
     """Refuse what the ledger cannot keep exactly, wherever it is. Raises PayloadError; nothing is sent then.
 
     The digest covers the business fields only; the ledger keeps everything that is asked.
     """
+    if depth > _STORED_DEPTH_MAX:
+        raise PayloadError(f"{path[:200]}… is nested deeper than {_STORED_DEPTH_MAX}")
     if isinstance(value, str):
         if _NOT_STORABLE.search(value):
             raise PayloadError(f"{path} contains NUL or half a surrogate pair, which the ledger cannot keep")
@@ -91,11 +94,11 @@ def check_storable(value: Any, path: str) -> None:
         raise PayloadError(f"{path} = {value!r} is no number that JSON can carry")
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            check_storable(key, f"{path} key")
-            check_storable(item, f"{path}.{key}")
+            check_storable(key, f"{path} key", depth + 1)
+            check_storable(item, f"{path}.{key}", depth + 1)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            check_storable(item, f"{path}[{index}]")
+            check_storable(item, f"{path}[{index}]", depth + 1)
 
 
 def _check(value: Any, path: str, depth: int) -> None:

@@ -147,6 +147,7 @@ class Facts(_Frozen):
     acknowledged_object_id: str | None
     attempts: tuple[AttemptFact, ...]
     probed: bool = False  # a reference probe on the acknowledged object succeeded: it exists
+    sent_as: str | None = None  # account and kind it was sent as, where the contract that reads it names others
     key_cancelled: bool = False  # the destination confirmed the atomic cancel of every key that was sent
 
 

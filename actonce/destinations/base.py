@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from actonce.contracts import clocks
 from actonce.contracts.contract import Contract
-from actonce.contracts.errors import ActonceError, ContractError
+from actonce.contracts.errors import ActonceError, ContractError, NotRegistered
 from actonce.contracts.verdict import Page, Receipt
 
 
@@ -131,7 +131,7 @@ class Registry:
         try:
             found = self._by_name[name]
         except KeyError:
-            raise ContractError(
+            raise NotRegistered(
                 f"no contract is registered for destination {name!r} (known: {sorted(self._by_name)}); "
                 "a side effect without a contract is refused"
             ) from None

@@ -225,7 +225,8 @@ def accept(
     if status in meaning.duplicate:
         raise DuplicateRefused(_lost(name, f"{said}: it exists already"))
     if status in meaning.refused:
-        raise Refused(f"{name}: {said}. This is final for the operation.", status=status, code=code)
+        words = f"{name}: {said}. This is final for the operation."
+        raise Refused(words, status=status, code=code, replayed=answer.replayed)
     if answer.replayed:
         raise StoredErrorReplayed(_lost(name, f"{said}, a stored error replayed under our key"), status=status)
     if status in meaning.not_accepted:
@@ -245,7 +246,7 @@ def _retry_after_s(raw: str | None) -> float | None:
         return float(raw)
     try:
         return max((parsedate_to_datetime(raw) - datetime.now(UTC)).total_seconds(), 0.0)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

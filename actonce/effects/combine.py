@@ -1,10 +1,12 @@
 """The verdict rule (SPEC §2.4): readings and facts in, exactly one verdict out. Pure: no clock, no I/O.
 
-committed   exactly one object carries our key in our own field, in our account, with our digest, on any route; or
-            the object that an acknowledgement named answers a reference probe while the routes still deny it
-absent      nothing stands in our own field under our key that is not proven ours, and the destination cancelled every
-            key; or, after the last moment it could still commit plus each route's lag, no route shows it, and two
-            independent routes (one of them a list whose total agrees) are complete, fresh and able to see
+committed   exactly one object carries our key in our own field, in our account, with our digest, on any route, and
+            no acknowledgement named another one; or the object that an acknowledgement named answers a reference
+            probe while the routes still deny it
+absent      nothing stands in our own field under our key that is not proven ours, the contract looks for what was sent,
+            and the destination cancelled every key; or, after the last moment it could still commit plus each route's
+            lag, no route shows it, and two independent routes (one of them a list whose total agrees) are complete,
+            fresh and able to see
 ambiguous   everything else, with a reason; before the last bound it is only too early
 """
 
@@ -42,8 +44,9 @@ def combine(contract: Contract, facts: Facts, readings: Sequence[Reading], now: 
     if found.conflicts:
         words = f"the destination holds something else than was asked: {', '.join(found.conflicts)}"
         return Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.PAYLOAD_CONFLICT, words=words, page=True, **common)
-    if len(found.matches) > 1:
-        words = f"{len(found.matches)} objects carry our key and digest: {', '.join(sorted(found.matches))}"
+    objects = {*found.matches, *([facts.acknowledged_object_id] if facts.acknowledged_object_id is not None else [])}
+    if found.matches and len(objects) > 1:
+        words = f"{len(objects)} objects were acknowledged or carry our key and digest: {', '.join(sorted(objects))}"
         return Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.MULTIPLE_MATCHES, words=words, page=True, **common)
     if found.matches:
         return _committed(found, common)
@@ -117,7 +120,7 @@ def _committed(found: _Found, common: dict[str, Any]) -> Verdict:
 
 def may_be_absent(contract: Contract, facts: Facts, found: _Found, readings: Sequence[Reading], now: datetime) -> bool:
     """Is the rule for `absent` met? No match is already known."""
-    if found.unproven:  # beside a confirmed cancel too: what is there under our key contradicts it
+    if found.unproven or facts.sent_as is not None:  # beside a confirmed cancel too: what is there contradicts it
         return False
     if facts.key_cancelled:
         return True
@@ -200,6 +203,8 @@ def why_not(
     if found.unproven or found.foreign:
         both = [*found.unproven, *found.foreign]
         return Reason.LOOK_ALIKE, f"something carries our key and cannot be proven ours: {', '.join(both)}"
+    if facts.sent_as is not None:
+        return Reason.NOT_VISIBLE, f"it was sent as {facts.sent_as}; the contract here looks for something else"
     until, unbounded = bounds.may_commit_until(contract, facts.attempts)
     if unbounded:
         return _unbounded(contract, facts, now)

@@ -18,8 +18,8 @@ async def decide(system: System, key: OperationKey) -> tuple[Operation, str]:
     What happened: `nothing_pending`, or the decision and how it ended, such as `permit_one_retry: applied`; it ends
     applied, superseded_by_evidence, stale or expired.
     """
+    decision = await decisions.pending(system.ledger, key)  # first: a reading begun before it may be older than it
     case, fresh, readings = await read_fresh(system, key)
-    decision = await decisions.pending(system.ledger, key)
     if decision is None:
         return case.operation, "nothing_pending"
     operation, result = await decisions.consume(system.ledger, decision, fresh)

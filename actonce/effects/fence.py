@@ -58,6 +58,8 @@ class FreezeTimer:
 
     def arm(self, token: object, deadline_s: float) -> None:
         """Die at `deadline_s` (boot-time clock) unless disarmed before."""
+        if signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:  # each time: a tool may bring its own alarm
+            raise SendFenced("SIGALRM has a handler in this process; the freeze timer needs its default action")
         self._deadlines[token] = deadline_s
         self._set()
 
@@ -85,8 +87,6 @@ class FreezeTimer:
             raise SendFenced(f"the freeze timer could not be set (errno {ctypes.get_errno()}); nothing was sent")
 
     def _create(self) -> None:
-        if signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
-            raise SendFenced("SIGALRM has a handler in this process; the freeze timer needs its default action")
         self._libc = ctypes.CDLL(None, use_errno=True)
         event = _Sigevent(signo=signal.SIGALRM, notify=0)  # SIGEV_SIGNAL
         timer = ctypes.c_void_p()

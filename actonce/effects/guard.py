@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
@@ -47,7 +48,8 @@ NUDGE = "actonce.nudge"
 STATE = SearchAttributeKey.for_keyword("ActonceState")
 REASON = SearchAttributeKey.for_keyword("ActonceReason")
 
-# Errors that trying again cannot cure; the task fails with them and nothing was sent.
+# Errors of an issue that trying again cannot cure; the task fails with them and nothing was sent by it. NotRegistered
+# is none of them: the plan knows the destination, so another worker has it (a deployment that is being rolled out).
 FINAL_ERRORS = ["IntentConflict", "ContractError", "PayloadError", "KeyNotMappable", "ForeignLedger"]
 _LEDGER_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),
@@ -55,12 +57,15 @@ _LEDGER_RETRY = RetryPolicy(
     maximum_interval=timedelta(seconds=5),
     non_retryable_error_types=FINAL_ERRORS,
 )
+# Steps read what was sent: whatever one worker lacks for it, no step ends the task. The watcher holds and pages.
+_STEP_RETRY = replace(_LEDGER_RETRY, non_retryable_error_types=None)
 _JOURNALED = ("beacon", "probe", "cancel_key")  # steps with a harmless effect, activities of their own
 _READ_TIMEOUT = timedelta(seconds=60)
 # A task handed to a worker that is frozen or cut off is lost; without this it would be missed only at its timeout.
 _HEARTBEAT_TIMEOUT = timedelta(seconds=3)
 _UNRECORDED_PAUSE_S = 0.5  # doubled each time an issue failed before its intent
 _PAUSE_MAX_S = 30.0  # between two readings, and between two tries to send
+_PAUSE_SHARE = 0.01  # of a wait of hours or days, so that its readings fit into one history
 _LOOK_S = 600.0  # a nudge may be lost: whoever waits for people looks at the ledger by itself this often
 
 
@@ -280,9 +285,7 @@ class Operations:
                 # a late acknowledgement ended the hold, and it still has to be read back: reading goes on
             if read.next in _JOURNALED:
                 await self._journaled(request, ref, read)
-            # waits grow with the number of readings, so that a long wait has a short history
-            grown_s = min(_PAUSE_MAX_S, read.wait_s * 1.3 ** max(0, reads - 5))
-            await self._wait(max(read.wait_s, min(read.wait_max_s, grown_s)))
+            await self._wait(_read_again_s(read, reads))
             reads += 1
 
     async def _journaled(self, request: OperationRequest, ref: OperationRef, read: ReconcileResult) -> None:
@@ -328,9 +331,11 @@ class Operations:
             self._resting -= 1
 
     async def _step(self, name: str, ref: OperationRef, summary: str) -> ReconcileResult:
-        return await self._ledger_step(name, ref, ReconcileResult, summary)
+        return await self._ledger_step(name, ref, ReconcileResult, summary, retry=_STEP_RETRY)
 
-    async def _ledger_step(self, name: str, argument: Any, result: type[T], summary: str) -> T:
+    async def _ledger_step(
+        self, name: str, argument: Any, result: type[T], summary: str, retry: RetryPolicy = _LEDGER_RETRY
+    ) -> T:
         """An activity that only asks the ledger and reads: tried again until it answers."""
         seen: T = await workflow.execute_activity(
             name,
@@ -338,15 +343,14 @@ class Operations:
             result_type=result,
             start_to_close_timeout=_READ_TIMEOUT,
             heartbeat_timeout=_HEARTBEAT_TIMEOUT,
-            retry_policy=_LEDGER_RETRY,
+            retry_policy=retry,
             summary=summary,
         )
         return seen
 
     async def _pause(self, result: IssueResult, issued: int) -> None:
         """Before the next permit, after a provable not-sent or not-accepted."""
-        pause_s = result.retry_in_s if result.retry_in_s is not None else min(_PAUSE_MAX_S, 0.5 * 2 ** (issued - 1))
-        await self._wait(pause_s)
+        await self._wait(result.retry_in_s if result.retry_in_s is not None else _try_again_s(issued))
 
     async def _wait(self, seconds: float) -> None:
         await asyncio.sleep(max(0.05, seconds))
@@ -363,7 +367,7 @@ class Operations:
             ) from None
 
     async def report(self, state: Literal["complete", "failed", "cancelled"], summary: str) -> TaskReport:
-        """Store the outcome. The ledger refuses `complete` while an operation has no evidence."""
+        """Store the outcome, when every operation is final. The ledger refuses `complete` without evidence."""
         report = TaskReport(task_id=self.task.task_id, state=state, summary=summary, operations=self.done)
         stored: TaskReport = await workflow.execute_activity(
             "actonce.report.v1",
@@ -456,6 +460,18 @@ def _definite(error: ActivityError) -> FailureError:
     if isinstance(cause, ApplicationError) and cause.type in FINAL_ERRORS:
         return ApplicationError(str(cause), type=cause.type, non_retryable=True)
     return error
+
+
+def _try_again_s(tries: int) -> float:
+    """The pause after so many tries to send, in seconds. Nothing limits their number: a quarantine may last."""
+    return min(_PAUSE_MAX_S, 0.5 * 2.0 ** min(tries - 1, 10))
+
+
+def _read_again_s(read: ReconcileResult, reads: int) -> float:
+    """The pause before the next reading, in seconds: grows with their number; a long wait has a short history."""
+    longest_s = max(_PAUSE_MAX_S, _PAUSE_SHARE * read.wait_max_s)
+    grown_s = min(longest_s, read.wait_s * 1.3 ** min(max(0, reads - 5), 50))
+    return max(read.wait_s, min(read.wait_max_s, grown_s))
 
 
 def _final(result: IssueResult | ReconcileResult, operation_id: str) -> OperationResult:

@@ -53,7 +53,10 @@ _RECORD_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0)  # then every 2 s, for as long as th
 
 def intent_of(request: OperationRequest, contract: Contract) -> Intent:
     """Derive everything durable from a request. Raises PayloadError or KeyNotMappable before any call."""
-    check_storable(request.model_dump(), "request")
+    check_storable(request.payload, "payload")
+    check_storable(request.model_dump(exclude={"payload"}), "request")
+    if request.natural_key == "":
+        raise PayloadError(f"step {request.step}: the natural effect key is empty; give the business fact, or None")
     operation_id = derive_operation_id(request.tenant, request.task_id, request.step, request.iteration)
     digest = contract.digest_of(request.action, request.payload)
     return Intent(
@@ -171,9 +174,9 @@ async def send_and_record(
         retry_in_s = None if error.retry_after_s is None else min(error.retry_after_s, RETRY_IN_MAX_S)
         return result.model_copy(update={"retry_in_s": retry_in_s, "reason": f"status {error.status}"})
     except Refused as error:
-        return await _lost(system, permit, "refused", error, contract)
+        return await _lost(system, permit, "refused", error, for_key=contract.resends_same_key and error.replayed)
     except PayloadError as error:  # the tool cannot say it in the destination's words; it says so before it sends
-        return await _lost(system, permit, "unknown" if window.entered else "refused", error, contract)
+        return await _lost(system, permit, "unknown" if window.entered else "refused", error)
     except StoredErrorReplayed as error:
         return await _hold(system, permit, error)
     except asyncio.CancelledError:
@@ -238,10 +241,10 @@ async def _hold(system: System, permit: Permit, error: StoredErrorReplayed) -> I
 
 
 async def _lost(
-    system: System, permit: Permit, loss: outcomes.Loss, error: Exception, contract: Contract | None = None
+    system: System, permit: Permit, loss: outcomes.Loss, error: Exception, *, for_key: bool = False
 ) -> IssueResult:
     detail = f"{type(error).__name__}: {error}"
-    operation = await _record_unless_stale(system, permit, loss, detail, contract)
+    operation = await _record_unless_stale(system, permit, loss, detail, for_key=for_key)
     if isinstance(error, DuplicateRefused):
         await outcomes.report_duplicate(system.ledger, operation, detail)
     result = result_of(operation, how=loss if operation.state is not State.COMMITTED else "adopted")
@@ -249,11 +252,11 @@ async def _lost(
 
 
 async def _record_unless_stale(
-    system: System, permit: Permit, loss: outcomes.Loss, detail: str, contract: Contract | None = None
+    system: System, permit: Permit, loss: outcomes.Loss, detail: str, *, for_key: bool = False
 ) -> Operation:
     """Record a loss about this permit; when the operation has moved on, leave it and return what it is now."""
     try:
-        return await outcomes.record_loss(system.ledger, permit, loss, detail, contract)
+        return await outcomes.record_loss(system.ledger, permit, loss, detail, for_key=for_key)
     except StaleWrite as error:
         log.info("record came too late", operation_id=permit.operation.operation_id, loss=loss, why=str(error))
         return await _now(system, permit)

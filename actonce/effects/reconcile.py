@@ -55,7 +55,7 @@ async def _reconcile_once(system: System, destination: Destination, key: Operati
     case = await verdicts.open_case(system.ledger, key, contract)
     operation = case.operation
     if operation.final or operation.state is State.READY:
-        return _settled(case, contract)
+        return _settled(case)
     clock = await system.ledger.clock()
     simple = operation.state is State.ACKNOWLEDGED and operation.attempts == 1
     readings = await (read_back if simple else read_all)(destination, case, clock)
@@ -76,6 +76,8 @@ def may_still_settle(destination: Destination, case: Case, verdict: Verdict, now
     resend that belongs before it is made up for first; each extends the bound once.
     """
     if verdict.reason in AT_ONCE or (verdict.reason is Reason.LOOK_ALIKE and verdict.unbounded):
+        return False
+    if case.facts.sent_as is not None:
         return False
     contract = destination.contract
     if resend_allowed(contract, case, verdict, case.operation, now):
@@ -99,6 +101,8 @@ def resend_allowed(contract: Contract, case: Case, verdict: Verdict, operation: 
         return False
     if not contract.resends_same_key or contract.keys is None or case.facts.acknowledged_object_id is not None:
         return False
+    if case.facts.sent_as is not None:
+        return False  # a key is known in the account that it was sent in
     if verdict.reason in (Reason.PAYLOAD_CONFLICT, Reason.MULTIPLE_MATCHES):
         return False
     assert operation.not_after is not None and operation.issued_at is not None
@@ -114,19 +118,14 @@ def resend_allowed(contract: Contract, case: Case, verdict: Verdict, operation: 
     return owner_is_done and kept and len(sent) < contract.attempts_max
 
 
-def _settled(case: Case, contract: Contract) -> ReconcileResult:
+def _settled(case: Case) -> ReconcileResult:
     """No reading is needed: the ledger knows. A same-key resend and an operator's word prove no absence."""
     operation = case.operation
     words = operation.words or f"it is {operation.state}"
-    sent = any(not a.provably_not_sent for a in case.facts.attempts)
     freed = operation.state is State.READY
     if operation.state is State.COMMITTED:
         verdict = Verdict(outcome=Outcome.COMMITTED, words=words)
-    elif (
-        operation.state is State.REFUSED
-        or not sent
-        or (operation.state is State.READY and not contract.resends_same_key)
-    ):
+    elif operation.state is State.REFUSED or case.nothing_out:
         verdict = Verdict(outcome=Outcome.ABSENT, words=words)
     else:
         verdict = Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.LATE_COMMIT_POSSIBLE, words=words)
@@ -156,6 +155,8 @@ def next_step(destination: Destination, case: Case, operation: Operation, now: d
         return "issue"
     if operation.state is State.HELD:
         return "hold"
+    if case.facts.sent_as is not None:
+        return "wait"  # what this contract would cancel, write or probe is in another place
     if probe_is_due(destination, case):
         return "probe"
     named = case.facts.acknowledged_object_id

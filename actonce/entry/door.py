@@ -67,13 +67,14 @@ def task_key(request: Request) -> str:
 
 def tenant_of(request: Request) -> str:
     """The tenant, from the Actonce-Tenant header."""
-    tenant = request.headers.get("actonce-tenant", "default")
-    if not _TENANT.fullmatch(tenant):
+    given = request.headers.getlist("actonce-tenant")
+    tenant = given[0] if given else "default"
+    if len(given) > 1 or not _TENANT.fullmatch(tenant):
         raise problem(
             400,
             "tenant-malformed",
             "The Actonce-Tenant header cannot be used",
-            "A tenant is 1 to 63 letters, digits, `_`, `.` or `-`, and starts with a letter or digit.",
+            "Send it once. A tenant is 1 to 63 letters, digits, `_`, `.` or `-`, and starts with a letter or digit.",
         )
     return tenant
 

@@ -161,14 +161,12 @@ async def _accept(
     return moved
 
 
-async def record_loss(
-    ledger: Ledger, permit: Permit, loss: Loss, detail: str, contract: Contract | None = None
-) -> Operation:
+async def record_loss(ledger: Ledger, permit: Permit, loss: Loss, detail: str, *, for_key: bool = False) -> Operation:
     """Record that the attempt ended without an acknowledgement. Compare-and-set on the permit.
 
-    A refusal ends the operation only where it speaks for every request that was sent: nothing else is out, or all went
-    under one key that the destination registers on arrival. Else the operation is as unknown as it was ("refunded
-    already" may well be said of our own first request).
+    A refusal ends the operation only where it speaks for every request that was sent: nothing else is out, or it is
+    the stored answer to the key that all of them carried (`for_key`). Else the operation is as unknown as it was:
+    "refunded already" may be said of our own first request, and "no such account" before anybody looked at the key.
     """
     async with ledger.transaction() as connection:
         operation = await _locked(connection, permit.operation.key)
@@ -180,19 +178,19 @@ async def record_loss(
             if all(a.provably_not_sent for a in earlier):
                 columns |= {"may_commit_until": None, "unbounded": False, "reconcile_at": None, "decide_at": None}
         event = _EVENTS[loss]
-        if loss == "refused" and not await _speaks_for_all(connection, operation, permit, contract):
+        if loss == "refused" and not await _speaks_for_all(connection, operation, permit, for_key):
             event = Event.LOST
         elif loss == "refused":
             columns |= {"reason": "refused"}
         return await move(connection, operation, event, **columns)
 
 
-async def _speaks_for_all(
-    connection: Connection, operation: Operation, permit: Permit, contract: Contract | None
-) -> bool:
-    if operation.attempts < 2 or (contract is not None and contract.resends_same_key):
+async def _speaks_for_all(connection: Connection, operation: Operation, permit: Permit, for_key: bool) -> bool:
+    if operation.attempts < 2:
         return True
     attempts = await attempt_facts(connection, operation.key)
+    if for_key and all(a.key_kept_until is not None for a in attempts if not a.provably_not_sent):
+        return True
     earlier = [a for a in attempts if (a.epoch, a.attempt) < (permit.epoch, permit.attempt)]
     return await nothing_is_out(connection, operation, earlier)
 

@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 from actonce.contracts import bounds
 from actonce.contracts.approval import Proposal, Unresolved
 from actonce.contracts.contract import Contract
-from actonce.contracts.errors import IntentConflict, SendFenced
+from actonce.contracts.errors import IntentConflict, PayloadError, SendFenced
 from actonce.contracts.identity import OperationKey, wire_key
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import AttemptFact, Reason
@@ -111,12 +111,17 @@ FROM intent CROSS JOIN actonce.identity LEFT JOIN LATERAL (
 """
 
 
+# A number out of its column's range, a natural key longer than an index entry, nesting beyond what is parsed.
+_NOT_KEPT = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
+
+
 async def take_permit(
     ledger: Ledger, intent: Intent, contract: Contract, owner: Owner, nonce: UUID
 ) -> Permit | NoPermit:
     """Write the intent (or find the same one) and consume a permit, in one transaction.
 
-    Raises IntentConflict (nothing was sent, a page is recorded) and LedgerUnavailable (unknown whether the permit
+    Raises IntentConflict (nothing was sent, a page is recorded), PayloadError (the ledger cannot keep it; nothing was
+    sent) and LedgerUnavailable (unknown whether the permit
     was taken: ask `read_own` with the same nonce).
     """
     try:
@@ -129,6 +134,11 @@ async def take_permit(
         raise IntentConflict(
             f"{intent.key}: the natural effect key {intent.natural_key!r} belongs to another operation of this tenant; "
             "nothing was sent; look it up with `client.py list --natural-key` before deciding anew"
+        ) from error
+    except _NOT_KEPT as error:
+        raise PayloadError(
+            f"{intent.key}: the ledger cannot keep what is asked ({type(error).__name__}: {error}); nothing was sent; "
+            "make its parts shorter or smaller"
         ) from error
     words = f"the same identity was used with digest {operation.payload_digest}, now {intent.digest}"
     await pages.report_conflict(ledger, intent.key, intent.task_id, words)

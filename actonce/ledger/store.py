@@ -216,6 +216,8 @@ class Ledger:
                 connection.transaction(),
             ):
                 yield connection
+        except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex):
+            raise  # of what is asked, not of the server: asking again would not help
         except (
             psycopg.OperationalError,
             psycopg.InterfaceError,

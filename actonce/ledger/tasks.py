@@ -9,7 +9,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg.types.json import Jsonb
 
-from actonce.contracts.errors import BacklogFull, LedgerError, TaskConflict
+from actonce.contracts.errors import BacklogFull, LedgerError, StillOpen, TaskConflict
 from actonce.contracts.lifecycle import FINAL, State
 from actonce.contracts.messages import TaskReport
 from actonce.contracts.payload import payload_digest
@@ -205,14 +205,15 @@ async def plan_of(ledger: Ledger, task_id: str) -> dict[str, Any] | None:
 async def report(ledger: Ledger, outcome: TaskReport) -> Task | None:
     """Store a task's outcome. Refuses `complete` while an operation of it has no evidence (SPEC §2.7).
 
-    The first stored outcome stands. A task that came in behind the entry's back has no row: then None.
+    Raises StillOpen for any outcome but `cancelled` while an operation is not final: ask again. The first stored
+    outcome stands. A task that came in behind the entry's back has no row: then None.
     """
     async with ledger.transaction() as connection:
         rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s", (outcome.task_id,))
         open_ = [op for op in map(Operation.of, rows) if op.state not in FINAL]
         if outcome.state != "cancelled" and open_:
             names = ", ".join(f"{op.operation_id} is {op.state}" for op in open_)
-            raise LedgerError(f"task {outcome.task_id} cannot be {outcome.state}: {names}; settle them first")
+            raise StillOpen(f"task {outcome.task_id} cannot be {outcome.state} yet: {names}; settle them first")
         without = [op for op in map(Operation.of, rows) if op.state is State.COMMITTED and op.completion is None]
         if outcome.state == "complete" and without:
             names = ", ".join(op.operation_id for op in without)

@@ -14,7 +14,7 @@ from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import MORE_THAN_ASKED, AttemptFact, Facts, Outcome, Reading, Verdict
 from actonce.ledger import pages
-from actonce.ledger.permits import attempt_facts
+from actonce.ledger.permits import attempt_facts, nothing_is_out
 from actonce.ledger.store import (
     WHERE_KEY,
     Connection,
@@ -41,6 +41,7 @@ class Case:
     probes: tuple[str, ...]  # object ids whose probe was answered, whatever the answer
     beacons: tuple[tuple[str, datetime, bool], ...]  # (id, wanted at, the destination confirmed it), newest first
     probe_wanted_at: datetime | None = None  # when the last reference probe was journaled, answered or not
+    nothing_out: bool = False  # of a ready or closed operation: is it established that no effect exists or can come?
     cancel_wanted_at: datetime | None = None  # when the cancel of the last key was journaled; None: of some key never
 
     @property
@@ -96,6 +97,7 @@ async def case_of(connection: Connection, operation: Operation, contract: Contra
         object_kind=contract.object_kind,
         acknowledged_object_id=acks[0]["object_id"] if acks else None,
         attempts=tuple(attempts),
+        sent_as=await _sent_as(connection, operation, contract),
         probed=bool(acks) and any(p["object_id"] == acks[0]["object_id"] and p["object_exists"] for p in probes),
         key_cancelled=await _all_cancelled(connection, operation, attempts),
     )
@@ -103,7 +105,27 @@ async def case_of(connection: Connection, operation: Operation, contract: Contra
     probe_wanted_at = max((p["wanted_at"] for p in probes), default=None)
     written = tuple((row["beacon_id"], row["wanted_at"], row["confirmed"]) for row in beacons)
     cancel_wanted_at = await _cancel_wanted_at(connection, operation, contract)
-    return Case(operation, facts, probed, written, probe_wanted_at, cancel_wanted_at)
+    stands = operation.state in (State.READY, State.CLOSED)
+    nothing_out = stands and await nothing_is_out(connection, operation, attempts)
+    return Case(operation, facts, probed, written, probe_wanted_at, nothing_out, cancel_wanted_at)
+
+
+async def _sent_as(connection: Connection, operation: Operation, contract: Contract) -> str | None:
+    """What it was sent as, when the contract that now reads it acts in another account or knows another kind of object.
+
+    Its routes then deny what they do not look for, and its cancel is about somebody else's key.
+    """
+    if operation.contract_digest == contract.digest:
+        return None
+    stamped = await one(
+        connection,
+        "SELECT body->>'object_kind' AS kind FROM actonce.contract WHERE name = %s AND digest = %s",
+        (operation.destination, operation.contract_digest),
+    )
+    kind = stamped["kind"] if stamped else "an unknown kind"
+    if (operation.account, kind) == (contract.account, contract.object_kind):
+        return None
+    return f"{kind} in account {operation.account} (contract v{operation.contract_version})"
 
 
 async def _cancel_wanted_at(connection: Connection, operation: Operation, contract: Contract) -> datetime | None:

@@ -16,14 +16,17 @@ from activities.planner import ScriptedPlanner
 from actonce import Destination, OperationActivities, Operations, Receipt, Registry, TaskInput, compose, run_task
 from actonce.contracts.errors import Refused, Unknown
 from actonce.contracts.messages import DecisionRequest
-from actonce.destinations.base import Call
+from actonce.contracts.verdict import Page
+from actonce.destinations.base import Call, Lookup
 from actonce.effects.activities import FAILURES_MAX
+from actonce.effects.perform import perform
+from actonce.effects.reconcile import settle_step
 from actonce.effects.system import System
 from actonce.ledger import decisions, permits, records, tasks
 from actonce.ledger.watch import find_operation, operations_of_task
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
-from tests.integration.test_odd_destinations import contract
+from tests.integration.test_odd_destinations import TO_THE_PAGE_S, contract, key_of, ours, request, take
 
 QUEUE = "odd-workflows"
 
@@ -184,6 +187,61 @@ async def test_a_plan_that_keeps_failing_is_paged(
             task = await tasks.get(system.ledger, "t/beside/plan")
             assert task is not None and (task.state, task.reason) == ("held", "step_failing")
             await handle.terminate()
+
+
+async def test_worker_without_the_contract_does_not_fail_a_task_whose_request_is_out(
+    servers: Stack, fresh_dsn: str
+) -> None:
+    """A deployment that is being rolled out: the next worker to read does not know the destination."""
+    sent = asyncio.Event()
+
+    async def send(call: Call) -> Receipt:
+        async with call.window():
+            sent.set()
+        await asyncio.sleep(0.3)
+        raise Unknown("the answer was lost")
+
+    async def read(look: Lookup, _cursor: str | None) -> Page:
+        return Page(rows=(ours(look),), rows_received=1)
+
+    known = Registry([Destination(contract(), send=send, routes={"list": read})])
+    async with compose(fresh_dsn, known) as system, compose(fresh_dsn, Registry([])) as bare:
+        worker, start = await started(servers, system, "bare", {"odd": "a"})
+        async with worker:
+            handle = await start()
+            await asyncio.wait_for(sent.wait(), 20)
+        stranger, _ = await started(servers, bare, "bare", {"odd": "a"})
+        async with stranger:
+            words = "no contract is registered"
+            await eventually(lambda: last_failure(handle, words), within_s=20, what="the stranger tried to reconcile")
+        worker, _ = await started(servers, system, "bare", {"odd": "a"})
+        async with worker, asyncio.timeout(30):
+            report = await handle.result()
+    assert (report["state"], report["operations"][0]["object_id"]) == ("complete", "x")
+
+
+async def test_outcome_of_a_task_waits_for_what_is_still_open(servers: Stack, fresh_dsn: str) -> None:
+    """Else its workflow would be gone, and once that is settled the task would run for ever, and nobody be told."""
+    registry = Registry([destination("odd", lost)])
+    earlier = request(task_id="t/beside/open", step="a", payload={"amount": 2})  # what the task asks for now is another
+    async with compose(fresh_dsn, registry) as system:
+        assert (await perform(system, earlier)).status == "unknown"
+        worker, start = await started(servers, system, "open", {"odd": "a"})
+        async with worker, asyncio.timeout(40):
+            handle = await start()
+            await eventually(lambda: last_failure(handle, "settle them first"), within_s=20, what="refused to end")
+            held = await settle_step(system, key_of(earlier))
+            await asyncio.sleep(TO_THE_PAGE_S)
+            await take(system, earlier, "mark_absent", held.version)
+            report = await handle.result()
+        task = await tasks.get(system.ledger, "t/beside/open")
+    assert task is not None and (task.state, report["state"]) == ("failed", "failed")
+
+
+async def last_failure(handle: WorkflowHandle[Any, Any], words: str) -> bool:
+    """Does an activity that is tried again say this?"""
+    pending = (await handle.describe()).raw_description.pending_activities
+    return any(words in activity.last_failure.message for activity in pending)
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")

@@ -178,6 +178,18 @@ def test_a_row_in_our_own_field_is_not_explained_away_by_a_cancelled_key() -> No
     assert (verdict.outcome, verdict.reason) == (Outcome.AMBIGUOUS, Reason.LOOK_ALIKE)
 
 
+def test_another_object_than_the_acknowledged_one_is_no_proof_but_a_second_effect() -> None:
+    """Rule R7 from the other side: first the acknowledgement, then a route that shows another object under our key."""
+    verdict = judge([reading("list", row(object_id="ref_2"))], known=facts(acknowledged_object_id="ref_1"))
+    assert (verdict.reason, verdict.page) == (Reason.MULTIPLE_MATCHES, True)
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_what_was_sent_as_something_else_is_not_absent_because_nobody_looks_for_it(cancelled: bool) -> None:
+    verdict = judge(three(), LATE_S, known=facts(sent_as="refund in account old", key_cancelled=cancelled))
+    assert (verdict.reason, verdict.page) == (Reason.NOT_VISIBLE, True)
+
+
 def test_no_route_pages_at_once() -> None:
     """Case a8."""
     verdict = judge([], now_s=0.1, of=contract(routes=(), completion="receipt", has_beacon=False, **unbounded()))
