@@ -55,8 +55,6 @@ def intent_of(request: OperationRequest, contract: Contract) -> Intent:
     """Derive everything durable from a request. Raises PayloadError or KeyNotMappable before any call."""
     check_storable(request.payload, "payload")
     check_storable(request.model_dump(exclude={"payload"}), "request")
-    if request.natural_key == "":
-        raise PayloadError(f"step {request.step}: the natural effect key is empty; give the business fact, or None")
     operation_id = derive_operation_id(request.tenant, request.task_id, request.step, request.iteration)
     digest = contract.digest_of(request.action, request.payload)
     return Intent(
