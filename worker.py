@@ -30,6 +30,7 @@ from temporalio.worker import Worker
 import activities
 import workflows
 from actonce.contracts.errors import LedgerUnavailable
+from actonce.credentials import Broker, load_broker
 from actonce.destinations.base import Registry
 from actonce.destinations.probe import route_probes
 from actonce.destinations.sandbox import load_sandbox
@@ -37,7 +38,7 @@ from actonce.effects.guard import NUDGE
 from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.health.pagebox import LedgerPages
-from actonce.health.prober import Prober
+from actonce.health.prober import Probe, Prober, Reading
 from actonce.leaving import run_and_leave
 from actonce.ledger import watch as watch_queries
 from actonce.logs import configure
@@ -49,16 +50,18 @@ _CONNECT_AGAIN_S = 0.5
 _NUDGE_AGAIN_S = 10.0
 
 
-def registry_of(settings: WorkerSettings) -> Registry:
+def registry_of(settings: WorkerSettings, broker: Broker | None = None) -> Registry:
     """The destinations of this deployment. Add yours here."""
-    return Registry(load_sandbox(settings.world) if settings.world else [])
+    return Registry(load_sandbox(settings.world, broker) if settings.world else [])
 
 
 def composed(settings: WorkerSettings) -> AbstractAsyncContextManager[System]:
-    """Ledger (migrated, and the expected one), contracts, owner."""
+    """Ledger (migrated, and the expected one), contracts, leases, owner."""
+    broker = load_broker(settings.credentials) if settings.credentials else None
     return compose(
         settings.ledger_dsn.get_secret_value(),
-        registry_of(settings),
+        registry_of(settings, broker),
+        broker=broker,
         deployment=settings.deployment,
         ledger_id=settings.ledger_id,
         pool_max=settings.ledger_pool_max,
@@ -112,7 +115,12 @@ async def watch(settings: WorkerSettings) -> None:
             held_again_s=settings.watch_held_again_s,
             orphaned_after_s=settings.watch_orphaned_after_s,
         )
-        prober = Prober(system.ledger, [settings.task_queue], route_probes(system.registry))
+        prober = Prober(
+            system.ledger,
+            [settings.task_queue],
+            route_probes(system.registry),
+            others=credential_probes(system.registry),
+        )
         loops = [
             forever("watcher", settings.watch_every_s, lambda: watch_once(system, limits), stopping),
             forever("pager", settings.watch_every_s, Pager(LedgerPages(system.ledger)).deliver_once, stopping),
@@ -121,6 +129,27 @@ async def watch(settings: WorkerSettings) -> None:
         ]
         ready("watch")
         await asyncio.gather(*loops)
+
+
+def credential_probes(registry: Registry) -> dict[str, Probe]:
+    """For each leased credential: really ask for a lease."""
+
+    def probe_of(broker: Broker, credential: str, blocks: str) -> Probe:
+        async def probe() -> Reading:
+            health = await broker.health(credential)
+            how = "asked the broker for a lease, which it renews at the lease manager"
+            return Reading(f"credential:{credential}", "credential", health.state, how, health.detail, blocks)
+
+        return probe
+
+    found: dict[str, Probe] = {}
+    for destination in registry:
+        contract = destination.contract
+        for use in contract.credentials:
+            assert isinstance(destination.credentials, Broker)
+            what = "sending to" if use == contract.write_credential else "reading"
+            found[f"credential:{use.name}"] = probe_of(destination.credentials, use.name, f"{what} {contract.name}")
+    return found
 
 
 class Nudger:

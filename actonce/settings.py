@@ -19,6 +19,7 @@ class WorkerSettings(BaseSettings):
     task_queue: str = "actonce"
     run_id: str | None = None
     world: Path | None = Field(default=None, description="JSON file of the sandbox destinations")
+    credentials: Path | None = Field(default=None, description="JSON file of the lease manager and its credentials")
     shutdown_grace_s: float = Field(default=5.0, ge=0, description="how long SIGTERM waits for activities")
     sticky_timeout_s: float = Field(default=1.0, gt=0, description="a dead worker's workflows wait this long at most")
     activities_max: int = Field(default=50, ge=1)

@@ -3,7 +3,7 @@
 One module for each group of commands; `base` has what they share. `client.py` runs it from a checkout.
 """
 
-from actonce.client import approving, operating, releasing, tasks
+from actonce.client import access, approving, operating, releasing, tasks
 from actonce.client.app import app
 
-__all__ = ["app", "approving", "operating", "releasing", "tasks"]
+__all__ = ["access", "app", "approving", "operating", "releasing", "tasks"]

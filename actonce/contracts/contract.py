@@ -18,6 +18,7 @@ import rfc8785
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from actonce.contracts.approval import ApprovalRule
+from actonce.contracts.credential import CredentialUse
 from actonce.contracts.errors import ContractError
 from actonce.contracts.identity import KeyFormat
 from actonce.contracts.payload import business_fields, natural_key, payload_digest
@@ -157,6 +158,7 @@ class Contract(_Frozen):
     completion: Literal["receipt", "read_back", "handover"]
     write: WritePath
     routes: tuple[Route, ...] = ()
+    credentials: tuple[CredentialUse, ...] = ()  # leased, by the labels of `write`, routes and journaled steps
     keys: Keys | None = None
     answers: Answers = Answers()
     timing: Timing = Timing()
@@ -182,7 +184,7 @@ class Contract(_Frozen):
         for name, codes in body["answers"].items():
             body["answers"][name] = sorted(codes)
         # Fields that came later and are not used leave the digest of a contract as it was.
-        body = {k: v for k, v in body.items() if v or k not in ("approvals", "principal")}
+        body = {k: v for k, v in body.items() if v or k not in ("approvals", "principal", "credentials")}
         return f"c1:{hashlib.sha256(rfc8785.dumps(body)).hexdigest()}"
 
     def digest_of(self, action: str, fields: Mapping[str, Any], account: str | None = None) -> str:
@@ -208,6 +210,15 @@ class Contract(_Frozen):
             if route.name == name:
                 return route
         raise ContractError(f"{self.name} declares no route {name!r}; its routes are {[r.name for r in self.routes]}")
+
+    def credential(self, label: str) -> CredentialUse | None:
+        """The leased credential with this label; None when what carries the label uses none."""
+        return next((use for use in self.credentials if use.name == label), None)
+
+    @property
+    def write_credential(self) -> CredentialUse | None:
+        """The credential that a permit is checked against."""
+        return self.credential(self.write.credential)
 
     @property
     def resends_same_key(self) -> bool:
@@ -262,6 +273,9 @@ def check_contract(contract: Contract) -> None:
     names = [r.name for r in contract.routes]
     if len(set(names)) != len(names):
         raise ContractError(f"{where}: two routes share a name in {names}")
+    leased = [use.name for use in contract.credentials]
+    if len(set(leased)) != len(leased):
+        raise ContractError(f"{where}: a credential is declared twice in {leased}")
     _check_independence(contract, where)
     _check_actions(contract, where)
     kind = contract.late_arrival.kind

@@ -20,7 +20,12 @@ ActonceError
 ├── Unknown                  everything else after a send: reconcile, never resend
 │   ├── DuplicateRefused     the destination says that it exists already: reconcile and page, never swallow
 │   └── StoredErrorReplayed  the destination replayed a stored error under our key: hold, never retry
+├── CredentialError
+│   ├── ManagerUnavailable   the lease manager did not answer; what is leased stays good until it expires
+│   ├── LeaseDenied          the lease manager refuses to give, or to prolong, a lease
+│   └── LeaseGone            the lease is revoked or unknown at its manager: it, its parent, or a restart
 ├── RouteUnavailable         a route gave no usable page (no answer, 5xx, 401/403); it says nothing about absence
+├── AccessRefused            a rotation, revocation or access policy that was decided on something older, or unknown
 ├── DecisionRefused          an operator's decision before its time, stale or not permitted
 ├── ApprovalRefused          a click that decides nothing: too late, second, about something else
 ├── TaskConflict             same task key, other payload
@@ -130,8 +135,36 @@ class StoredErrorReplayed(Unknown):
         self.status = status
 
 
+class CredentialError(ActonceError):
+    """Base of what can go wrong with a lease. No message has a secret in it."""
+
+
+class ManagerUnavailable(CredentialError):
+    """The lease manager did not answer. What is leased already stays good until it expires."""
+
+
+class LeaseDenied(CredentialError):
+    """The lease manager refuses to give, or to prolong, a lease."""
+
+
+class LeaseGone(CredentialError):
+    """The lease is revoked or unknown at its manager: it was revoked, its parent was, or the manager restarted."""
+
+
 class RouteUnavailable(ActonceError):
     """A route gave no usable page. It is never evidence of absence."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AccessRefused(ActonceError):
+    """A rotation, a revocation or an access policy that may not be taken: `unknown` or `stale`."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class DecisionRefused(ActonceError):

@@ -3,6 +3,9 @@
     payments = Destination(contract, send=send_refund, routes={"by_id": read_by_id, "list": read_list})
     registry = Registry([payments])
 
+A contract that declares `credentials` gets their leases at the moment of use: `call.secret()` in a send function,
+`lookup.secret()` in a route function.
+
 `send(call)` performs exactly one wire request, inside `async with call.window():`, which is the fence, and
 returns a `Receipt` only when the contract says the answer means applied. It raises `NotSent`, `NotAccepted` or
 `Refused` for what it can prove; every other exception means unknown. It never retries and follows no redirect.
@@ -28,8 +31,53 @@ from typing import Any, Protocol
 
 from actonce.contracts import clocks
 from actonce.contracts.contract import Contract
-from actonce.contracts.errors import ActonceError, ContractError, NotRegistered
+from actonce.contracts.credential import Lease, NoLease
+from actonce.contracts.errors import ActonceError, ContractError, CredentialError, NotRegistered
 from actonce.contracts.verdict import Page, Receipt
+
+
+class Credentials(Protocol):
+    """Leases of this process, resolved at the moment of use (`actonce.credentials.Broker`)."""
+
+    async def lease(self, credential: str, min_left_s: float = 0.0, instead_of: Lease | None = None) -> Lease | NoLease:
+        """A lease, or why there is none. `instead_of`: that one was found stale."""
+        ...
+
+    def secret_of(self, lease: Lease) -> str:
+        """Raises CredentialError when the lease is over."""
+        ...
+
+    def accepted(self, lease: Lease) -> None:
+        """A destination took it."""
+        ...
+
+    async def refused(self, lease: Lease, why: str) -> None:
+        """A destination answered 401 to it."""
+        ...
+
+
+class Secret:
+    """Gives a lease's secret when it is called, and takes it out of a text that is going to be kept.
+
+    Raises CredentialError when the lease is over by then, or when the contract leases nothing here.
+    """
+
+    def __init__(self, give: Callable[[], str] | None = None) -> None:
+        self._give = give
+        self._given: set[str] = set()
+
+    def __call__(self) -> str:
+        if self._give is None:
+            raise CredentialError("the contract declares no leased credential here; add it to its `credentials`")
+        secret = self._give()
+        self._given.add(secret)
+        return secret
+
+    def scrub(self, text: str) -> str:
+        """The text without the secret: what a tool raises may quote the headers that it sent."""
+        for secret in self._given:
+            text = text.replace(secret, "[secret]")
+        return text
 
 
 class Window(Protocol):
@@ -57,6 +105,7 @@ class Call:
     window: Window  # enter it right before the first byte, leave it after the last
     time_left_s: Callable[[], float]  # until the sender's own deadline, by the monotonic clock
     resolved: Mapping[str, Any] = field(default_factory=dict)  # of `resolve`, where people approved it: send this
+    secret: Secret = field(default_factory=Secret)  # of the lease that the permit was checked against: keep it nowhere
 
 
 @dataclass(frozen=True)
@@ -74,6 +123,7 @@ class Lookup:
     since: datetime  # when the intent was written
     not_after: datetime
     deadline_s: float  # for one page
+    secret: Secret = field(default_factory=Secret)  # of the lease of this route's credential
 
 
 SendFn = Callable[[Call], Awaitable[Receipt]]
@@ -100,9 +150,13 @@ class Destination:
     cancel_key: CancelFn | None = None
     probe: ProbeFn | None = None
     resolve: ResolveFn | None = None
+    credentials: Credentials | None = None  # where the contract's leased credentials come from
 
     def __post_init__(self) -> None:
         c = self.contract
+        if c.credentials and self.credentials is None:
+            names = ", ".join(use.name for use in c.credentials)
+            raise ContractError(f"{c.name}: its contract leases {names}; give the destination its `credentials`")
         declared, given = {r.name for r in c.routes}, set(self.routes)
         if declared != given:
             raise ContractError(
@@ -114,6 +168,21 @@ class Destination:
             raise ContractError(
                 f"{c.name}: late_arrival is {c.late_arrival.kind}; cancel_key is needed for cancel_by_key only"
             )
+
+    async def lease(self, label: str, instead_of: Lease | None = None) -> Lease | NoLease | None:
+        """The lease of the credential with this label; None when the contract leases none. Raises LedgerUnavailable."""
+        use = self.contract.credential(label)
+        if use is None:
+            return None
+        assert self.credentials is not None  # seen to when it was made
+        return await self.credentials.lease(use.name, use.min_left_s, instead_of)
+
+    def secret_of(self, lease: Lease | NoLease | None) -> Secret:
+        """What gives its secret at the moment of use."""
+        credentials = self.credentials
+        if credentials is None or not isinstance(lease, Lease):
+            return Secret()
+        return Secret(lambda: credentials.secret_of(lease))
 
 
 class Registry:

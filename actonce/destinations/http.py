@@ -276,7 +276,8 @@ async def http_read(
     except (httpx.HTTPError, _TooLarge) as error:
         raise RouteUnavailable(f"{asked}: {_named(error)}") from error
     if answer.status not in ok:
-        raise RouteUnavailable(f"{asked}: status {answer.status} {answer.code or ''}".rstrip())
+        said = f"{asked}: status {answer.status} {answer.code or ''}".rstrip()
+        raise RouteUnavailable(said, status=answer.status)
     if not isinstance(answer.json, (dict, list)):
         raise RouteUnavailable(f"{asked}: status {answer.status} with a body that is no JSON object or list")
     return answer

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 
-from actonce.contracts.contract import Contract
-from actonce.destinations.base import Destination, Lookup, RouteFn
+from actonce.contracts.contract import Route
+from actonce.contracts.credential import NoLease
+from actonce.contracts.errors import RouteUnavailable
+from actonce.destinations.base import Destination, Lookup
 
 NOBODY = "op1_" + "a" * 32  # derived from nothing: a digest of zero bits only
 PROBE_DEADLINE_S = 3.0
@@ -15,14 +17,19 @@ PROBE_DEADLINE_S = 3.0
 def route_probes(destinations: Iterable[Destination]) -> dict[str, Callable[[], Awaitable[str]]]:
     """`destination.route` → a probe that reads one page. They raise what the route raises."""
     return {
-        f"{destination.contract.name}.{name}": _probe(destination.contract, read)
+        f"{destination.contract.name}.{route.name}": _probe(destination, route)
         for destination in destinations
-        for name, read in destination.routes.items()
+        for route in destination.contract.routes
     }
 
 
-def _probe(contract: Contract, read: RouteFn) -> Callable[[], Awaitable[str]]:
+def _probe(destination: Destination, route: Route) -> Callable[[], Awaitable[str]]:
+    contract, read = destination.contract, destination.routes[route.name]
+
     async def probe() -> str:
+        lease = await destination.lease(route.credential)
+        if isinstance(lease, NoLease):
+            raise RouteUnavailable(f"no lease to read it with: {lease.words}")
         now = datetime.now(UTC)
         lookup = Lookup(
             tenant="actonce-probe",
@@ -36,6 +43,7 @@ def _probe(contract: Contract, read: RouteFn) -> Callable[[], Awaitable[str]]:
             since=now,
             not_after=now,
             deadline_s=PROBE_DEADLINE_S,
+            secret=destination.secret_of(lease),
         )
         page = await read(lookup, None)
         total = "" if page.declared_total is None else f" of {page.declared_total} declared"

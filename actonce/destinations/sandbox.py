@@ -32,10 +32,11 @@ from actonce.contracts.contract import (
     Unbounded,
     WritePath,
 )
-from actonce.contracts.errors import ContractError, PayloadError, Unknown
+from actonce.contracts.credential import NoLease
+from actonce.contracts.errors import ContractError, PayloadError, RouteUnavailable, Unknown
 from actonce.contracts.payload import business_fields, payload_digest
 from actonce.contracts.verdict import Page, Receipt, Row
-from actonce.destinations.base import Call, Destination, Lookup, RouteFn
+from actonce.destinations.base import Call, Credentials, Destination, Lookup, RouteFn, Secret
 from actonce.destinations.http import accept, http_client, http_read, http_send
 from actonce.destinations.smtp import SmtpSettings, mail_contract, mail_destination
 
@@ -217,8 +218,16 @@ def sandbox_contract(shape: _Shape, kind: LateArrivalKind, settings: SandboxSett
 class SandboxAdapter:
     """Sends and reads for one HTTP destination of the sandbox. `client` is shared, and closed by who made it."""
 
-    def __init__(self, shape: _Shape, contract: Contract, settings: SandboxSettings, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self,
+        shape: _Shape,
+        contract: Contract,
+        settings: SandboxSettings,
+        client: httpx.AsyncClient,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._shape = shape
+        self._credentials = credentials
         self._contract = contract
         self._settings = settings
         self._client = client
@@ -238,7 +247,24 @@ class SandboxAdapter:
             beacon=self.beacon if self._contract.has_beacon else None,
             cancel_key=self.cancel_key if self._contract.late_arrival.kind == "cancel_by_key" else None,
             probe=self.probe,
+            credentials=self._credentials,
         )
+
+    def _bearer(self, purpose: str, secret: Secret) -> dict[str, str]:
+        """The header of one request: a lease's secret where the contract names one, else the derivable one."""
+        if self._contract.credential(f"{self._settings.account}/{purpose}") is None:
+            return self._settings.bearer(purpose)
+        return {"Authorization": f"Bearer {secret()}"}
+
+    async def _leased(self, purpose: str) -> dict[str, str]:
+        """The same for a journaled step, which is handed no lease."""
+        use = self._contract.credential(f"{self._settings.account}/{purpose}")
+        if use is None or self._credentials is None:
+            return self._settings.bearer(purpose)
+        lease = await self._credentials.lease(use.name, use.min_left_s)
+        if isinstance(lease, NoLease):
+            raise RouteUnavailable(f"no lease for this {purpose}: {lease.words}")
+        return {"Authorization": f"Bearer {self._credentials.secret_of(lease)}"}
 
     async def send(self, call: Call) -> Receipt:
         """One POST. The marker, the key and the digest travel in `metadata`, which only we can write."""
@@ -251,7 +277,7 @@ class SandboxAdapter:
             "POST",
             self._write_url(fields),
             json={**fields, "metadata": metadata},
-            headers=self._settings.bearer("write"),
+            headers=self._bearer("write", call.secret),
         )
         body = accept(answer, self._contract, call, unknown_codes=UNDECIDED)
         marked = body.get("metadata")
@@ -326,7 +352,7 @@ class SandboxAdapter:
         params: list[tuple[str, str]] | None = None,
         ok: frozenset[int] = frozenset({200}),
     ) -> dict[str, Any]:
-        headers = self._settings.bearer(route)
+        headers = self._bearer(route, lookup.secret)
         answer = await http_read(
             self._client, url, headers=headers, deadline_s=lookup.deadline_s, params=params or None, ok=ok
         )
@@ -341,7 +367,7 @@ class SandboxAdapter:
             self._settings.path(f"{self._shape.server}.beacon", "beacons"),
             method="POST",
             json={"beacon_id": beacon_id},
-            headers=self._settings.bearer("beacon"),
+            headers=await self._leased("beacon"),
             deadline_s=deadline_s,
             ok=frozenset({200, 201}),
         )
@@ -353,7 +379,7 @@ class SandboxAdapter:
             self._settings.path(f"{self._shape.server}.cancel", "keys", key, "cancel"),
             method="POST",
             json={},
-            headers=self._settings.bearer("cancel"),
+            headers=await self._leased("cancel"),
             deadline_s=deadline_s,
         )
         return None if answer.json.get("cancelled") is True else str(answer.json["object_id"])
@@ -365,7 +391,7 @@ class SandboxAdapter:
             self._settings.path(f"{self._shape.server}.probe", self._shape.collection, object_id, "notes"),
             method="POST",
             json={"text": "reference probe"},
-            headers=self._settings.bearer("probe"),
+            headers=await self._leased("probe"),
             deadline_s=deadline_s,
             ok=frozenset({201, 404}),
         )
@@ -429,8 +455,10 @@ def _moment(raw: Any) -> datetime | None:
     return datetime.fromisoformat(raw) if isinstance(raw, str) else None
 
 
-def build_sandbox(settings: SandboxSettings, client: httpx.AsyncClient | None = None) -> list[Destination]:
-    """Build the destinations that the settings name."""
+def build_sandbox(
+    settings: SandboxSettings, client: httpx.AsyncClient | None = None, credentials: Credentials | None = None
+) -> list[Destination]:
+    """Build the destinations that the settings name. `credentials`: for contracts that declare leased ones."""
     client = client or http_client(keep_alive=settings.keep_alive)
     built: list[Destination] = []
     for shape in (PAYMENTS, REVERSALS, TICKETS):
@@ -438,7 +466,7 @@ def build_sandbox(settings: SandboxSettings, client: httpx.AsyncClient | None = 
             # Tickets ignore keys: what bounds a late request there is the ingress.
             kind: LateArrivalKind = "bounded" if shape is TICKETS else settings.late_arrival
             contract = sandbox_contract(shape, kind, settings)
-            built.append(SandboxAdapter(shape, contract, settings, client).destination())
+            built.append(SandboxAdapter(shape, contract, settings, client, credentials).destination())
     if "mail" in settings.destinations:
         built.append(_mail(settings))
     return built
@@ -454,6 +482,7 @@ def _mail(settings: SandboxSettings) -> Destination:
     return mail_destination(contract, smtp)
 
 
-def load_sandbox(path: Path | str) -> list[Destination]:
+def load_sandbox(path: Path | str, credentials: Credentials | None = None) -> list[Destination]:
     """Build the destinations from the JSON file that ACTONCE_WORLD names. Raises ContractError."""
-    return build_sandbox(SandboxSettings.model_validate(json.loads(Path(path).read_text(encoding="utf-8"))))
+    settings = SandboxSettings.model_validate(json.loads(Path(path).read_text(encoding="utf-8")))
+    return build_sandbox(settings, credentials=credentials)

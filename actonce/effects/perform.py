@@ -1,5 +1,7 @@
 """One operation, once: intent and permit, fence, one send, classification, record.
 
+    a lease, where the contract names a credential
+         │
     take_permit ── no permit ──> what the ledger says (adopt, wait, reconcile); nothing is sent
          │
        window (fence + freeze timer) ──> destination.send, exactly one request
@@ -22,7 +24,9 @@ from typing import Any
 from actonce.contracts import clocks
 from actonce.contracts.approval import Proposal
 from actonce.contracts.contract import Contract
+from actonce.contracts.credential import Lease, NoLease
 from actonce.contracts.errors import (
+    CredentialError,
     DuplicateRefused,
     LedgerUnavailable,
     NotAccepted,
@@ -42,6 +46,7 @@ from actonce.contracts.verdict import Reason, Receipt
 from actonce.destinations.base import Call, Destination, _current, answer_deadline
 from actonce.effects.approve import proposal_of
 from actonce.effects.fence import Window
+from actonce.effects.routes import tell_refused
 from actonce.effects.system import System, log
 from actonce.ledger import outcomes, permits
 from actonce.ledger.permits import Intent, NoPermit, Permit
@@ -101,8 +106,13 @@ async def perform(system: System, request: OperationRequest) -> IssueResult:
     contract = destination.contract
     intent = intent_of(request, contract)
     intent = replace(intent, proposal=await proposal_of(destination, request))
+    lease = await destination.lease(contract.write.credential)
     asked_at_s = clocks.now_s()  # before the permit is asked for: our own deadline is never later than the ledger's
-    permit = await obtain_permit(system, intent, contract, asked_at_s)
+    permit = await obtain_permit(system, intent, contract, asked_at_s, lease)
+    if isinstance(permit, NoPermit) and permit.stale_lease and isinstance(lease, Lease):
+        lease = await destination.lease(contract.write.credential, instead_of=lease)
+        asked_at_s = clocks.now_s()
+        permit = await obtain_permit(system, intent, contract, asked_at_s, lease)
     if isinstance(permit, NoPermit):
         return result_of(permit.operation, how=f"not sent: {permit.why}")
     window = Window(
@@ -126,15 +136,17 @@ async def perform(system: System, request: OperationRequest) -> IssueResult:
         raise
 
 
-async def obtain_permit(system: System, intent: Intent, contract: Contract, asked_at_s: float) -> Permit | NoPermit:
+async def obtain_permit(
+    system: System, intent: Intent, contract: Contract, asked_at_s: float, lease: Lease | NoLease | None = None
+) -> Permit | NoPermit:
     """Take the permit; when the answer of that very transaction was lost, ask whether it is ours (rule R5)."""
     nonce = uuid.uuid4()  # fresh for each execution: whoever finds `dispatched` without its own nonce never sends
     try:
-        return await permits.take_permit(system.ledger, intent, contract, system.owner, nonce)
+        return await permits.take_permit(system.ledger, intent, contract, system.owner, nonce, lease)
     except LedgerUnavailable as lost:
         if clocks.now_s() >= asked_at_s + contract.timing.permit_lifetime_s:
             raise
-        own = await permits.read_own(system.ledger, intent.key, nonce)
+        own = await permits.read_own(system.ledger, intent.key, nonce, lease if isinstance(lease, Lease) else None)
         if own is None:
             raise lost
         return own
@@ -151,7 +163,7 @@ async def send_and_record(
     """The one wire request of this permit, and the record of how it ended."""
     contract = destination.contract
     give_up_s = asked_at_s + contract.timing.send_deadline_s
-    call = _call(permit, window, give_up_s, resolved)
+    call = _call(permit, window, give_up_s, destination, resolved)
     token = _current.set(call)
     try:
         if clocks.now_s() >= asked_at_s + permit.life_s:
@@ -163,12 +175,14 @@ async def send_and_record(
                 window.close()
         if not window.entered:
             raise Unknown(f"{call.operation_id}: the send function of {call.destination} never entered call.window()")
-    except (NotSent, SendFenced) as error:
+    except (NotSent, SendFenced, CredentialError) as error:
         # A send function that tries twice: what its second try proves says nothing about the first.
-        first_left = window.written or (window.entered and isinstance(error, SendFenced))
+        first_left = window.written or (window.entered and not isinstance(error, NotSent))
         return await _lost(system, permit, "unknown" if first_left else "not_sent", error)
     except NotAccepted as error:
         result = await _lost(system, permit, "not_accepted", error)
+        if error.status == 401:
+            await tell_refused(destination, permit.lease, _scrubbed(str(error)))
         retry_in_s = None if error.retry_after_s is None else min(error.retry_after_s, RETRY_IN_MAX_S)
         return result.model_copy(update={"retry_in_s": retry_in_s, "reason": f"status {error.status}"})
     except Refused as error:
@@ -183,11 +197,13 @@ async def send_and_record(
         return await _lost(system, permit, "unknown", error)
     finally:
         _current.reset(token)
+    if destination.credentials is not None and permit.lease is not None:
+        destination.credentials.accepted(permit.lease)
     operation = await record_acknowledgement(system, permit, receipt, contract)
     return result_of(operation, how="acknowledged")
 
 
-def _call(permit: Permit, window: Window, give_up_s: float, resolved: dict[str, Any]) -> Call:
+def _call(permit: Permit, window: Window, give_up_s: float, destination: Destination, resolved: dict[str, Any]) -> Call:
     operation = permit.operation
     return Call(
         tenant=operation.tenant,
@@ -205,6 +221,7 @@ def _call(permit: Permit, window: Window, give_up_s: float, resolved: dict[str, 
         window=window,
         time_left_s=lambda: give_up_s - clocks.now_s(),
         resolved=resolved,
+        secret=destination.secret_of(permit.lease),
     )
 
 
@@ -227,9 +244,15 @@ async def record_acknowledgement(system: System, permit: Permit, receipt: Receip
             await asyncio.sleep(pause_s)
 
 
+def _scrubbed(text: str) -> str:
+    """An error's text as it may be kept: a tool may quote what it sent, its credential too."""
+    call = _current.get()
+    return text if call is None else call.secret.scrub(text)
+
+
 async def _hold(system: System, permit: Permit, error: StoredErrorReplayed) -> IssueResult:
     """A stored error under our key comes back however often we send: a person decides, nothing is retried."""
-    words = f"attempt {permit.attempt}: {error}"
+    words = f"attempt {permit.attempt}: {_scrubbed(str(error))}"
     try:
         operation = await outcomes.record_hold(system.ledger, permit, Reason.STORED_ERROR_REPLAYED, words)
     except StaleWrite as late:
@@ -241,7 +264,7 @@ async def _hold(system: System, permit: Permit, error: StoredErrorReplayed) -> I
 async def _lost(
     system: System, permit: Permit, loss: outcomes.Loss, error: Exception, *, for_key: bool = False
 ) -> IssueResult:
-    detail = f"{type(error).__name__}: {error}"
+    detail = _scrubbed(f"{type(error).__name__}: {error}")
     operation = await _record_unless_stale(system, permit, loss, detail, for_key=for_key)
     if isinstance(error, DuplicateRefused):
         await outcomes.report_duplicate(system.ledger, operation, detail)

@@ -12,9 +12,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from actonce.contracts.contract import Route
+from actonce.contracts.credential import Lease, NoLease
+from actonce.contracts.errors import LedgerError, RouteUnavailable
 from actonce.contracts.verdict import Page, Reading, Row
-from actonce.destinations.base import Destination, Lookup, RouteFn
+from actonce.destinations.base import Destination, Lookup, RouteFn, Secret
 from actonce.effects.combine import find
+from actonce.effects.system import log
 from actonce.ledger.store import LedgerClock
 from actonce.ledger.verdicts import Case
 
@@ -44,9 +47,7 @@ def lookup_of(destination: Destination, case: Case) -> Lookup:
 async def read_all(destination: Destination, case: Case, clock: LedgerClock) -> list[Reading]:
     """Read every declared route, side by side, each on its own deadline."""
     lookup = lookup_of(destination, case)
-    reads = [
-        read_route(route, destination.routes[route.name], lookup, case, clock) for route in destination.contract.routes
-    ]
+    reads = [read_route(destination, route, lookup, case, clock) for route in destination.contract.routes]
     return list(await asyncio.gather(*reads))
 
 
@@ -59,31 +60,52 @@ async def read_back(destination: Destination, case: Case, clock: LedgerClock) ->
     readings: list[Reading] = []
     for route in destination.contract.routes:
         if route.kind in _ONE_BY_ONE:
-            readings.append(await read_route(route, destination.routes[route.name], lookup, case, clock))
+            readings.append(await read_route(destination, route, lookup, case, clock))
             if find(case.facts, readings).matches:
                 return readings
     others = [route for route in destination.contract.routes if route.kind not in _ONE_BY_ONE]
-    reads = [read_route(route, destination.routes[route.name], lookup, case, clock) for route in others]
+    reads = [read_route(destination, route, lookup, case, clock) for route in others]
     return [*readings, *await asyncio.gather(*reads)]
 
 
-async def read_route(route: Route, read: RouteFn, lookup: Lookup, case: Case, clock: LedgerClock) -> Reading:
-    """Read one route to its end."""
+async def read_route(destination: Destination, route: Route, lookup: Lookup, case: Case, clock: LedgerClock) -> Reading:
+    """Read one route to its end, under a lease where the contract names one for it."""
     started_at = clock.now()
+    read, lease, secret = destination.routes[route.name], None, Secret()
     questions = [replace(lookup, markers=(m,)) for m in lookup.markers] if route.kind in _ONE_BY_ONE else [lookup]
     pages: list[Page] = []
     ended = True
     error: str | None = None
     try:
         async with asyncio.timeout(_READING_S):
+            lease = await destination.lease(route.credential)
+            if isinstance(lease, NoLease):
+                raise RouteUnavailable(f"no lease to read it with: {lease.words}")
+            secret = destination.secret_of(lease)
+            questions = [replace(question, secret=secret) for question in questions]
             for question in questions:
                 got, ended_here = await _read_pages(read, question)
                 pages += got
                 ended = ended and ended_here
     except Exception as problem:  # whatever a route function raises, the route gave no answer
-        error = f"{type(problem).__name__}: {problem}"[:500]
+        error = secret.scrub(f"{type(problem).__name__}: {problem}")[:500]
+        if isinstance(problem, RouteUnavailable) and problem.status == 401:
+            await tell_refused(destination, lease, f"route {route.name} answered 401")
+    else:
+        if destination.credentials is not None and isinstance(lease, Lease):
+            destination.credentials.accepted(lease)
     status = "unavailable" if error else "read" if ended else "looping"
     return _reading(route, pages, case, status=status, error=error, started_at=started_at, finished_at=clock.now())
+
+
+async def tell_refused(destination: Destination, lease: Lease | NoLease | None, why: str) -> None:
+    """Have a lease that the destination does not accept replaced. What follows is the next one's business."""
+    if destination.credentials is None or not isinstance(lease, Lease):
+        return
+    try:
+        await destination.credentials.refused(lease, why)
+    except LedgerError as error:
+        log.warning("a refused lease is not on record yet", lease_id=lease.lease_id, error=str(error))
 
 
 async def _read_pages(read: RouteFn, lookup: Lookup) -> tuple[list[Page], bool]:

@@ -14,8 +14,10 @@ import structlog
 from psycopg.types.json import Jsonb
 
 from actonce.contracts.errors import ContractError
+from actonce.credentials import Broker
 from actonce.destinations.base import Destination, Registry
 from actonce.effects.fence import FreezeTimer
+from actonce.ledger.leases import Leases, uses_of
 from actonce.ledger.migrate import migrate
 from actonce.ledger.permits import Owner
 from actonce.ledger.store import Ledger, many, one
@@ -58,9 +60,11 @@ async def compose(
     deployment: str = "default",
     ledger_id: str | None = None,
     pool_max: int = 10,
+    broker: Broker | None = None,
 ) -> AsyncIterator[System]:
     """Open the ledger at `dsn` (migrated unless a `ledger_id` is expected) and register the contracts in it.
 
+    `broker`: the leases of this process, which its destinations were given; it is opened on the ledger and closed.
     Raises ForeignLedger, ContractError or LedgerUnavailable; nothing is sent before all of it holds.
     """
     if ledger_id is None:
@@ -68,11 +72,17 @@ async def compose(
     async with Ledger(dsn, ledger_id=ledger_id, pool_max=pool_max) as ledger:
         await ledger.identity()
         await register_contracts(ledger, registry)
-        system = System(ledger, registry, this_process())
+        owner = this_process()
+        system = System(ledger, registry, owner)
+        if broker is not None:
+            holder = f"{owner.host}:{owner.pid}:{owner.start_time:g}"
+            await broker.open(Leases(ledger, uses_of(d.contract for d in registry), holder))
         try:
             yield system
         finally:
             await system.drain(grace_s=0.0)
+            if broker is not None:
+                await broker.close()
 
 
 def this_process() -> Owner:

@@ -10,7 +10,14 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.requests import Request
 
-from actonce.entry import problems, routes_approvals, routes_operations, routes_release, routes_tasks
+from actonce.entry import (
+    problems,
+    routes_approvals,
+    routes_credentials,
+    routes_operations,
+    routes_release,
+    routes_tasks,
+)
 from actonce.entry.door import BodyLimit
 from actonce.entry.settings import EntrySettings
 from actonce.entry.starter import Connect, Starter, connect_by_environment
@@ -63,4 +70,5 @@ def create_app(
     app.include_router(routes_operations.router)
     app.include_router(routes_approvals.router)
     app.include_router(routes_release.router)
+    app.include_router(routes_credentials.router)
     return app

@@ -13,6 +13,7 @@ from fastapi_problem.handler import ExceptionHandler, add_exception_handler, new
 from starlette.requests import Request
 
 from actonce.contracts.errors import (
+    AccessRefused,
     ApprovalRefused,
     BacklogFull,
     DecisionRefused,
@@ -88,6 +89,12 @@ def _approval(_: ExceptionHandler, __: Request, error: ApprovalRefused) -> Probl
     )
 
 
+def _access(_: ExceptionHandler, __: Request, error: AccessRefused) -> Problem:
+    if error.code == "unknown":
+        return problem(404, "unknown-credential", "There is no such credential", str(error), code=error.code)
+    return problem(409, "access-refused", "The change was refused", str(error), code=error.code)
+
+
 def _unavailable(_: ExceptionHandler, __: Request, error: LedgerUnavailable) -> Problem:
     log.warning("ledger_unavailable", error=str(error))
     return problem(
@@ -130,6 +137,7 @@ def install(app: FastAPI) -> None:
         ReleaseRefused: _release,
         DecisionRefused: _decision,
         ApprovalRefused: _approval,
+        AccessRefused: _access,
         LedgerUnavailable: _unavailable,
         ForeignLedger: _foreign,
     }

@@ -53,6 +53,9 @@ class Reading:
     blocks: str = ""
 
 
+Probe = Callable[[], Awaitable[Reading]]
+
+
 @dataclass(frozen=True)
 class ProbeSettings:
     """All in seconds."""
@@ -72,19 +75,22 @@ async def connect_by_environment() -> Client:
 
 @dataclass
 class Prober:
-    """One per watching process. `probe_once` is one turn. `routes`: `destination.route` → a probe."""
+    """One per watching process. `probe_once` is one turn. `routes`: `destination.route` → a probe; `others`: whatever
+    else this deployment needs, each with its own reading."""
 
     ledger: Ledger
     task_queues: Sequence[str]
     routes: Mapping[str, RouteProbe] = field(default_factory=dict)
     connect: Connect = connect_by_environment
     settings: ProbeSettings = ProbeSettings()
+    others: Mapping[str, Probe] = field(default_factory=dict)
     _client: Client | None = None
     _routes_at: float = float("-inf")
 
     async def probe_once(self) -> list[Reading]:
         """Reach everything, write it down, return it. Raises LedgerUnavailable when it cannot be written."""
         probes = [self._temporal(), *(self._pollers(queue) for queue in self.task_queues)]
+        probes += [self._other(name, probe) for name, probe in self.others.items()]
         if time.monotonic() - self._routes_at >= self.settings.routes_every_s:
             self._routes_at = time.monotonic()
             probes += [self._route(name, probe) for name, probe in self.routes.items()]
@@ -168,6 +174,16 @@ class Prober:
         except Exception as error:  # as above
             detail = f"{type(error).__name__}: {error}"
         return Reading(f"route:{name}", "route", "down", how, detail, blocks)
+
+    async def _other(self, name: str, probe: Probe) -> Reading:
+        try:
+            async with asyncio.timeout(self.settings.deadline_s):
+                return await probe()
+        except TimeoutError:
+            detail = f"no answer within {self.settings.deadline_s:g} s"
+        except Exception as error:  # as above
+            detail = f"{type(error).__name__}: {error}"
+        return Reading(name, name.partition(":")[0], "unknown", "asked it", detail)
 
     @property
     def _timeout(self) -> timedelta:

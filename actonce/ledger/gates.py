@@ -13,8 +13,9 @@ from typing import Any
 
 from actonce.contracts.approval import Proposal, Unresolved, terms_of
 from actonce.contracts.contract import Contract
+from actonce.contracts.credential import Lease, NoLease
 from actonce.contracts.verdict import Reason
-from actonce.ledger import approvals, pages
+from actonce.ledger import approvals, leases, pages
 from actonce.ledger.approvals import Approval
 from actonce.ledger.store import Connection, Operation, one, utc
 
@@ -25,6 +26,7 @@ class Refusal:
 
     reason: Reason
     words: str
+    stale_lease: bool = False  # a fresh lease may pass: ask again with one before anybody is called
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,19 @@ async def check(
     row: dict[str, Any],
     contract: Contract,
     proposal: Proposal | Unresolved | None = None,
+    lease: Lease | NoLease | None = None,
 ) -> Pass | Refusal:
     """Ask every gate about a locked, ready operation. `row` is what the intent's statement returned."""
     deadline: datetime | None = row["task_deadline"]
     if deadline is not None and row["now"] >= deadline and not operation.retry_granted:
         return Refusal(Reason.DEADLINE_PASSED, f"the task's deadline was {utc(deadline)}; nothing was sent after it")
+    leased_until = await leases.check(connection, operation, contract, lease)
+    if isinstance(leased_until, NoLease):
+        return Refusal(leased_until.reason, leased_until.words, stale_lease=leased_until.stale)
     approved = await _approved(connection, operation, contract, proposal)
     if isinstance(approved, Refusal):
         return approved
-    limits = [latest for latest in (deadline, approved.latest) if latest is not None]
+    limits = [latest for latest in (deadline, leased_until, approved.latest) if latest is not None]
     return Pass(latest=min(limits, default=None))
 
 
@@ -117,7 +123,7 @@ async def unmet(connection: Connection, operation: Operation) -> str | None:
         if approval is not None and not approval.in_force:  # none at all: the next permit asks people first
             again = "decide it" if approval.state == "pending" else f"`client.py renew {approval.approval_id}` first"
             return f"its approval {approval.approval_id} is {approval.state}; {again}"
-    return None
+    return await leases.unmet(connection, operation)
 
 
 _APPROVAL = {

@@ -7,7 +7,7 @@ activity (rule R5), and `not_after`. Only after that commit may the first byte l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 from uuid import UUID
@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from actonce.contracts import bounds
 from actonce.contracts.approval import Proposal, Unresolved
 from actonce.contracts.contract import Contract
+from actonce.contracts.credential import Lease, NoLease
 from actonce.contracts.errors import IntentConflict, PayloadError, SendFenced
 from actonce.contracts.identity import OperationKey, wire_key
 from actonce.contracts.lifecycle import Event, State
@@ -77,6 +78,7 @@ class Permit:
     wire_key: str
     issued_at: datetime
     not_after: datetime
+    lease: Lease | None = None  # of this process, under which it was given
 
     @property
     def life_s(self) -> float:
@@ -90,6 +92,7 @@ class NoPermit:
 
     operation: Operation
     why: str = field(default="")
+    stale_lease: bool = False  # nothing is held: ask again with a fresh lease
 
 
 # The task's row is locked after the operation's (see the order in `store`), against a cancel only: one that came before
@@ -116,10 +119,16 @@ _NOT_KEPT = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, psycopg.err
 
 
 async def take_permit(
-    ledger: Ledger, intent: Intent, contract: Contract, owner: Owner, nonce: UUID
+    ledger: Ledger,
+    intent: Intent,
+    contract: Contract,
+    owner: Owner,
+    nonce: UUID,
+    lease: Lease | NoLease | None = None,
 ) -> Permit | NoPermit:
     """Write the intent (or find the same one) and consume a permit, in one transaction.
 
+    `lease`: this process's lease of the contract's credential, or why it has none; a permit never outlives it.
     Raises IntentConflict (nothing was sent, a page is recorded), PayloadError (the ledger cannot keep it; nothing was
     sent) and LedgerUnavailable (unknown whether the permit
     was taken: ask `read_own` with the same nonce).
@@ -128,7 +137,7 @@ async def take_permit(
         async with ledger.transaction() as connection:
             operation, row = await _insert_or_lock(connection, intent, contract)
             if operation.payload_digest == intent.digest:
-                return await _consume(connection, operation, row, intent, contract, owner, nonce)
+                return await _consume(connection, operation, row, intent, contract, owner, nonce, lease)
     except psycopg.errors.UniqueViolation as error:
         await pages.report_conflict(ledger, intent.key, intent.task_id, f"natural key {intent.natural_key!r} is taken")
         raise IntentConflict(
@@ -178,6 +187,7 @@ async def _consume(
     contract: Contract,
     owner: Owner,
     nonce: UUID,
+    lease: Lease | NoLease | None,
 ) -> Permit | NoPermit:
     if operation.state is State.DISPATCHED and operation.nonce == nonce:
         return await _own(connection, operation, nonce)
@@ -205,10 +215,13 @@ async def _consume(
     forgotten = await _key_forgotten(connection, operation, earlier, contract, row["now"])
     if forgotten:
         return NoPermit(await pages.hold(connection, operation, Reason.RETENTION_EXPIRED, forgotten), forgotten)
-    gate = await gates.check(connection, operation, row, contract, intent.proposal)
+    gate = await gates.check(connection, operation, row, contract, intent.proposal, lease)
     if isinstance(gate, gates.Refusal):
+        if gate.stale_lease:
+            return NoPermit(operation, gate.words, stale_lease=True)
         return NoPermit(await pages.hold(connection, operation, gate.reason, gate.words), gate.words)
-    return await _dispatch(connection, operation, {**row, "latest": gate.latest}, earlier, contract, owner, nonce)
+    asked = {**row, "latest": gate.latest, "lease": lease}
+    return await _dispatch(connection, operation, asked, earlier, contract, owner, nonce)
 
 
 def _used_up(earlier: list[AttemptFact], contract: Contract) -> str:
@@ -263,9 +276,9 @@ async def _key_forgotten(
 
 _ATTEMPT: LiteralString = """
 INSERT INTO actonce.attempt (tenant, destination, action, operation_id, epoch, attempt, nonce, generation, wire_key,
-    owner, issued_at, not_after, late_arrival, may_commit_until, key_kept_until)
+    owner, issued_at, not_after, late_arrival, may_commit_until, key_kept_until, lease_id)
 SELECT tenant, destination, action, operation_id, epoch, attempt, nonce, generation, %(wire_key)s, %(owner)s,
-    %(attempt_issued_at)s, not_after, %(late_arrival)s, %(until)s, %(kept_until)s FROM moved
+    %(attempt_issued_at)s, not_after, %(late_arrival)s, %(until)s, %(kept_until)s, %(lease_id)s FROM moved
 """
 
 
@@ -283,6 +296,7 @@ async def _dispatch(
     not_after = issued_at + timedelta(seconds=contract.timing.permit_lifetime_s)
     if row["latest"] is not None:
         not_after = min(not_after, row["latest"])
+    lease = row["lease"] if isinstance(row["lease"], Lease) else None
     attempt = operation.attempt + 1
     generation, key = await _next_key(connection, operation, earlier, contract)
     fact = AttemptFact(epoch=epoch, attempt=attempt, generation=generation, issued_at=issued_at, not_after=not_after)
@@ -301,6 +315,7 @@ async def _dispatch(
                 "late_arrival": contract.late_arrival.kind,
                 "until": bounds.may_commit_until(contract, [fact])[0],
                 "kept_until": issued_at + timedelta(seconds=kept_s) if kept_s is not None else None,
+                "lease_id": lease.lease_id if lease is not None else None,
             },
         ),
         epoch=epoch,
@@ -319,7 +334,7 @@ async def _dispatch(
         reason=None,
         retry_granted=False,
     )
-    return Permit(moved, nonce, epoch, attempt, key, issued_at, not_after)
+    return Permit(moved, nonce, epoch, attempt, key, issued_at, not_after, lease)
 
 
 async def _next_key(
@@ -354,14 +369,16 @@ async def _key_used(connection: Connection, operation: Operation) -> str | None:
     return None if row is None else str(row["wire_key"])
 
 
-async def read_own(ledger: Ledger, key: OperationKey, nonce: UUID) -> Permit | NoPermit | None:
+async def read_own(
+    ledger: Ledger, key: OperationKey, nonce: UUID, lease: Lease | None = None
+) -> Permit | NoPermit | None:
     """After a lost answer to `take_permit`: is the permit ours (rule R5)? None when there is no such intent."""
     async with ledger.transaction() as connection:
         operation = await read_operation(connection, key)
         if operation is None:
             return None
         if operation.state is State.DISPATCHED and operation.nonce == nonce:
-            return await _own(connection, operation, nonce)
+            return replace(await _own(connection, operation, nonce), lease=lease)
         return NoPermit(operation, f"it is {operation.state}")
 
 
@@ -377,7 +394,9 @@ async def check_fence(ledger: Ledger, permit: Permit) -> None:
         row = await one(
             connection,
             "SELECT o.state, o.nonce, i.restore_epoch, i.quarantined, clock_timestamp() < o.not_after AS alive,"
-            " coalesce((SELECT cancel_requested FROM actonce.task t WHERE t.task_id = o.task_id), false) AS cancelled"
+            " coalesce((SELECT cancel_requested FROM actonce.task t WHERE t.task_id = o.task_id), false) AS cancelled,"
+            " (SELECT l.revoked_why FROM actonce.lease l JOIN actonce.attempt a USING (lease_id)"
+            " WHERE a.nonce = o.nonce AND l.revoked_at IS NOT NULL) AS lease_revoked"
             f" FROM actonce.operation o, actonce.identity i WHERE {WHERE_KEY}",
             identity_params(permit.operation.key),
         )
@@ -392,6 +411,8 @@ async def check_fence(ledger: Ledger, permit: Permit) -> None:
         raise SendFenced(f"{name}: the ledger was restored (epoch {row['restore_epoch']}); nothing was sent")
     if row["cancelled"]:
         raise SendFenced(f"{name}: its task was cancelled; nothing was sent")
+    if row["lease_revoked"] is not None:
+        raise SendFenced(f"{name}: the lease of its permit was revoked ({row['lease_revoked']}); nothing was sent")
     if not row["alive"]:
         raise SendFenced(f"{name}: not_after of attempt {permit.attempt} has passed; nothing was sent")
 

@@ -19,6 +19,7 @@ from drills.world.challenge import proof
 from drills.world.control import Control
 from drills.world.desk import Desk, problem
 from drills.world.journal import Journal
+from drills.world.leases import LeaseManager
 from drills.world.mail import Relay
 from drills.world.modes import Modes, RouteName, merge_modes
 from drills.world.replay import replay
@@ -39,9 +40,11 @@ class World:
         self.control_token = secrets.token_urlsafe(24)
         self._secret = run_secret
         self._desks: dict[tuple[str, str], Desk] = {}
+        self.leases = LeaseManager(self.journal)
         control = Control(self, self.control_token)
         self.listeners = [Listener("control", control.handle, self.journal, self._read_limit_s, quiet=True)]
         self.relay = Relay(lambda account: self.desk("mail", account), self.journal.write, self._proof_for)
+        self.listeners.append(Listener("leases", self._lease, self.journal, self._read_limit_s))
         for shape in SHAPES.values():
             if shape.destination == "mail":
                 continue
@@ -92,7 +95,7 @@ class World:
         """The desk as it is, without rows of its own yet when it is new."""
         key = (destination, account)
         if key not in self._desks:
-            self._desks[key] = Desk(SHAPES[destination], account, self.journal)
+            self._desks[key] = Desk(SHAPES[destination], account, self.journal, self.leases)
         return self._desks[key]
 
     def configure(self, destination: str, account: str, change: dict[str, Any]) -> Modes:
@@ -109,6 +112,11 @@ class World:
 
     def _proof_for(self, run_id: str, nonce: str) -> str | None:
         return proof(self._secret, run_id, nonce) if run_id == self.run_id else None
+
+    async def _lease(self, request: Request) -> Reply:
+        if request.path == "/challenge" and request.method == "POST":
+            return self.challenge(request)
+        return await self.leases.handle(request)
 
     def challenge(self, request: Request) -> Reply:
         body = request.json()

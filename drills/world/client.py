@@ -56,6 +56,15 @@ class World:
         """Set modes (drills.world.modes.Modes); `routes={"list": "stale"}` or `{"list": {"mode": …, "lag_s": …}}`."""
         return await self._order("PUT", account, "", {"destination": destination, **modes})
 
+    async def lease(self, account: str, **modes: Any) -> dict[str, Any]:
+        """Set the lease manager's modes (drills.world.leases.LeaseModes); `token=` makes one more token good."""
+        return await self._order("PUT", account, "/leases", modes)
+
+    async def end_leases(self, account: str, **ending: Any) -> list[str]:
+        """End leases behind the caller's back (drills.world.leases.Ending); return their ids."""
+        ended: list[str] = (await self._order("POST", account, "/leases/end", ending))["ended"]
+        return ended
+
     async def latch(self, account: str, point: str, destination: str = "payments", **match: Any) -> str:
         """Arm a latch for one request (match: operation_id, key, nth) and return its id."""
         body = {"destination": destination, "point": point, "match": match}

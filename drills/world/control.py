@@ -6,6 +6,8 @@ GET  /control/accounts/{account}/latch?wait=S     [&destination=&latch_id=]     
 POST /control/accounts/{account}/latch/release    {destination, latch_id?, action, answer?}
 POST /control/accounts/{account}/plant            {destination, kind, author, …}   → {object_id}
 POST /control/accounts/{account}/state            {destination, object_id | operation_id, state}
+PUT  /control/accounts/{account}/leases           {…modes of drills.world.leases, token?}
+POST /control/accounts/{account}/leases/end       {purpose?, parent?, restart?, why?}          → {ended: [...]}
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from drills.world.desk import problem
 from drills.world.latches import LatchOrder, Release
+from drills.world.leases import Ending
 from drills.world.wire import Reply, Request
 
 if TYPE_CHECKING:
@@ -97,6 +100,10 @@ class Control:
                 return Reply(200, {"released": desk.latches.release(release)})
             case ("POST", "plant"):
                 return self._plant(account, Plant.model_validate(body))
+            case ("PUT", "leases"):
+                return Reply(200, self._world.leases.configure(account, body).model_dump(mode="json"))
+            case ("POST", "leases/end"):
+                return Reply(200, {"ended": self._world.leases.end(account, Ending.model_validate(body))})
             case ("POST", "state"):
                 return self._change(account, StateChange.model_validate(body))
         return problem(404, "not_found", f"no {request.method} {what}")

@@ -19,6 +19,7 @@ from typing import Any
 
 from drills.world.journal import Journal, iso_utc
 from drills.world.latches import Latches
+from drills.world.leases import LeaseManager
 from drills.world.modes import AnswerFaultMode, Modes, RouteName, merge_modes
 from drills.world.truth import Thing, Truth, View, principal_of
 from drills.world.wire import SUBJECT_FIELDS, Discard, Reply, Request
@@ -79,8 +80,9 @@ def problem(status: int, code: str, detail: str, **headers: str) -> Reply:
 class Desk:
     """All state of (destination, account). Commits are atomic because one event loop makes them."""
 
-    def __init__(self, shape: Shape, account: str, journal: Journal) -> None:
+    def __init__(self, shape: Shape, account: str, journal: Journal, leases: LeaseManager) -> None:
         self.shape = shape
+        self._leases = leases
         self.account = account
         self.modes = merge_modes(Modes(), dict(shape.defaults), 0)
         self.truth = Truth(shape.kind, account)
@@ -120,12 +122,27 @@ class Desk:
             status = int(revoked)
             self.note("refused", request_id=request.request_id, why=f"credential {purpose} {revoked}")
             return problem(status, "credential_refused", f"the credential for {purpose} is not accepted any more")
+        if self.modes.leased:
+            return self._refuse_lease(request, purpose)
         # Rotated credentials carry a number: `tok-acct-write`, then `tok-acct-write.2`, ...
         name, _, number = request.headers.get("authorization", "").partition(f"-{purpose}")
         if name != f"Bearer tok-{self.account}" or not (number == "" or re.fullmatch(r"\.\d+", number)):
             self.note("refused", request_id=request.request_id, why=f"credential {purpose} is wrong")
             return problem(401, "credential_refused", f"this is not the credential for {purpose}")
         return None
+
+    def _refuse_lease(self, request: Request, purpose: str) -> Reply | None:
+        given = request.headers.get("authorization", "")
+        if purpose != "write" and given == f"Bearer desk-{self.account}":
+            return None  # a person's own login at the dashboard
+        refused = self._leases.refusal(self.account, self.shape.destination, purpose, given)
+        if refused is None:
+            if purpose == "write":
+                self.note("credential", request_id=request.request_id, lease_id=self._leases.lease_id(given))
+            return None
+        status, why = refused
+        self.note("refused", request_id=request.request_id, why=f"credential {why}", status=status)
+        return problem(status, "credential_refused", f"the credential for {purpose} is not accepted")
 
     # the write --------------------------------------------------------------------------------------------------
 

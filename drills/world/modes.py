@@ -80,6 +80,7 @@ class Modes(_Modes):
     routes: dict[Literal["*", "by_id", "list", "search", "log"], RouteModes] = {}
     page_size: int = Field(default=100, ge=1, le=1000)
     seed_rows: int = Field(default=3, ge=0, le=10_000)  # rows of other principals that were always there
+    leased: bool = False  # credentials are leases of the world's lease manager, with scope and expiry
     revoked: dict[str, Literal["masked", "401", "403"]] = {}  # purpose ("*" for all) → how a lost scope looks
 
     def route(self, name: RouteName) -> RouteModes:

@@ -35,20 +35,23 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.messages import OperationRequest, TaskInput
+from actonce.credentials import Broker, BrokerSettings, VaultProvider, VaultSettings
 from actonce.destinations.base import Destination, Registry
 from actonce.destinations.sandbox import SandboxSettings, build_sandbox
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import settle_step
-from actonce.effects.system import System, this_process
+from actonce.effects.system import System, register_contracts, this_process
+from actonce.ledger.leases import Leases, uses_of
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
 from actonce.stack import Stack, spawn
 from actonce.stack.zygote import Zygote
 from actonce.testing.processes import Process
 from actonce.testing.waiting import eventually
-from drills.rig import base_environment
+from drills.rig import PURPOSES, base_environment
 from drills.running import PRELOADED
 from drills.world.client import World
+from drills.world.leases import default_token
 from tests.integration.cases.wire import PgProxy
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -162,15 +165,45 @@ class Bench:
         dsn: str | None = None,
         change: Callable[[Destination], Destination] | None = None,
         deadline_s: float = 4.0,
+        broker: Broker | None = None,
         **settings: Any,
     ) -> System:
         """The effects of one more process, in this one. `change` may rebuild a destination before it is registered."""
         own = self.settings.model_copy(update=settings)
-        destinations = [change(d) if change else d for d in build_sandbox(own)]
+        destinations = [change(d) if change else d for d in build_sandbox(own, credentials=broker)]
         ledger = await self._cleanup.enter_async_context(Ledger(dsn or self.dsn, deadline_s=deadline_s))
         system = System(ledger, Registry(destinations), this_process())
         self._cleanup.push_async_callback(system.drain, 0.0)
+        if broker is not None:
+            await register_contracts(ledger, system.registry)
+            await broker.open(Leases(ledger, uses_of(d.contract for d in destinations), f"{self.account}:{id(broker)}"))
+            self._cleanup.push_async_callback(broker.close)
         return system
+
+    def lease_everything(self, destination: str = "payments") -> None:
+        """From here on the destination's contract leases the credentials of its write path and of every route."""
+        uses = [
+            {"name": f"{self.account}/{purpose}", "scope": f"{destination}:{'write' if purpose == 'write' else 'read'}"}
+            for purpose in PURPOSES
+        ]
+        contracts = {**self.settings.contracts}
+        contracts[destination] = {**contracts.get(destination, {}), "credentials": uses}
+        self.settings = self.settings.model_copy(update={"contracts": contracts})
+
+    def broker(self, tick_s: float = 0.3, **more: Any) -> Broker:
+        """The leases of one more process, from the world's lease manager."""
+        paths = {
+            f"{self.account}/{purpose}": {
+                "path": f"{self.account}/creds/{purpose}",
+                "secret_field": "token",
+                "principal": f"agent-{self.account}",
+                "scope_field": "scope",
+            }
+            for purpose in PURPOSES
+        }
+        vault = {"address": self.world.listeners["leases"], "token": default_token(self.account), "credentials": paths}
+        provider = VaultProvider(VaultSettings.model_validate(vault))
+        return Broker(provider, BrokerSettings(tick_s=tick_s, **more))
 
     async def pg_proxy(self) -> PgProxy:
         """A proxy of our own in front of the ledger, which knows a COMMIT when it sees one."""
