@@ -392,3 +392,15 @@ async def test_a_manager_that_is_away_leaves_a_lease_with_time_alone(lab: Lab) -
         assert (await perform(system, bench.request())).status == "committed"
         health = await broker.health(f"{bench.account}/write")
         assert health.state == "degraded", health
+
+
+@side_by_side
+async def test_a_lease_that_makes_us_somebody_else_than_the_contract_says_is_not_authorised(lab: Lab) -> None:
+    """What people approve names the principal; a lease of another one must not run it."""
+    async with lab.bench(modes={"leased": True}, contracts={"payments": {"principal": "somebody"}}) as bench:
+        bench.lease_everything()
+        system = await bench.system(broker=bench.broker())
+        await leases.set_policy(system.ledger, policy(bench), "sam", "first policy")
+        result = await perform(system, bench.request())
+        assert (result.status, result.reason) == ("held", "not_authorised")
+        assert "acts as somebody" in result.detail and bench.requests() == []
