@@ -201,8 +201,12 @@ async def open_page(
         "INSERT INTO actonce.page (incident, reason, severity, title, body, operation_id, task_id)"
         " VALUES (%s, %s, %s, %s, %s, %s, %s)"
         " ON CONFLICT (incident) WHERE closed_at IS NULL DO UPDATE SET seen_again = page.seen_again + 1,"
-        # another reason is news and is sent again; a repeat of the same one is not
-        " sent_at = CASE WHEN page.reason = excluded.reason THEN page.sent_at END,"
+        # another reason, or another thing of the same reason, is news: sent again, and to be acknowledged again
+        " sent_at = CASE WHEN (page.reason, page.title) = (excluded.reason, excluded.title) THEN page.sent_at END,"
+        " acknowledged_at = CASE WHEN (page.reason, page.title) = (excluded.reason, excluded.title)"
+        " THEN page.acknowledged_at END,"
+        " acknowledged_by = CASE WHEN (page.reason, page.title) = (excluded.reason, excluded.title)"
+        " THEN page.acknowledged_by END,"
         " reason = excluded.reason, title = excluded.title, body = excluded.body",
         (
             incident,

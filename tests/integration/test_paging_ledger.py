@@ -64,6 +64,27 @@ async def test_another_reason_is_news_and_is_sent_again(ledger: Ledger) -> None:
         assert [p.title for p in sink.pages] == ["held: not_visible", "held: possible_duplicate"]
 
 
+async def test_news_of_an_acknowledged_page_is_repeated_until_it_is_acknowledged_too(ledger: Ledger) -> None:
+    """Somebody saw the first reason; nobody has seen the second."""
+    async with Sink() as sink:
+        duty = pager(ledger, sink.url("oncall"), repeat_s=0.05)
+        page_id = await open_page(ledger)
+        await duty.deliver_once()
+        await watch.acknowledge_page(ledger, page_id, "Ada")
+        await open_page(ledger, "possible_duplicate")
+
+        async def repeated() -> bool:
+            await duty.deliver_once()
+            return len([p for p in sink.pages if "possible_duplicate" in p.title]) >= 2
+
+        await eventually(repeated, within_s=10, what="the news repeated")
+        await open_page(ledger, "possible_duplicate")  # a repeat is no news
+        await watch.acknowledge_page(ledger, page_id, "Ada")
+        await open_page(ledger, "possible_duplicate")
+        [row] = await records.list_pages(ledger)
+        assert row["acknowledged_by"] == "Ada"
+
+
 async def test_reason_that_changes_while_the_page_is_on_its_way_is_not_lost(ledger: Ledger) -> None:
     page_id = await open_page(ledger)
     [old] = await watch.undelivered_pages(ledger, 900)
