@@ -29,11 +29,11 @@ from actonce.evidence.record import DRILL_FILE
 from actonce.evidence.result import HASHES_FILE
 from actonce.leaving import run_and_leave
 from actonce.stack import Stack, StackError
+from actonce.testing.challenge import NotControlled
 from actonce.testing.faults import FaultError
 from actonce.testing.waiting import NeverHappened
 from drills.catalog import CODES, SIDE_BY_SIDE, Options, catalog, run_drill, worst
 from drills.running import shared_parts
-from drills.world.challenge import NotControlled
 
 RUN_FILE = "run.json"  # of a run's folder: the drills that it was to hold, so that none can be missing unnoticed
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from actonce.testing.export import FINAL
 from actonce.testing.faults import WireFault
 from actonce.testing.waiting import eventually
 from drills import doors
-from drills.export import FINAL
 from drills.plays import OUTCOME_S, POINT_S, Special
 
 # How the same decision again is refused: it is on record, or it has been applied and the operation has moved on.

@@ -8,10 +8,10 @@ another state than its name says does not pass.
 
 from __future__ import annotations
 
+from actonce.testing.export import FINAL, Row
 from actonce.testing.processes import Process
 from actonce.testing.waiting import eventually
 from drills import doors
-from drills.export import FINAL, Row
 from drills.plays import OUTCOME_S, POINT_S, Special
 from drills.rig import Invalid
 

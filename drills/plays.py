@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from actonce.evidence import Fault
+from actonce.testing.export import FINAL, Row
 from actonce.testing.faults import Installed, Stream, WireFault
 from actonce.testing.processes import Process, state_of
 from actonce.testing.waiting import eventually
-from drills.export import FINAL, Row
 from drills.rig import Cell, Invalid
 
 POINT_S = 60.0  # until something is in flight or stands still, on a busy machine

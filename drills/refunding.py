@@ -14,10 +14,10 @@ from typing import Any
 
 from actonce.contracts.identity import derive_operation_id
 from actonce.evidence import PlannedOperation
+from actonce.testing.export import FINAL
 from actonce.testing.faults import WireFault
 from actonce.testing.waiting import eventually
 from drills import doors
-from drills.export import FINAL
 from drills.plays import OUTCOME_S, POINT_S, Special
 from drills.rig import Cell
 from drills.table import TENANT, PlannedCell

@@ -25,11 +25,11 @@ from temporalio.client import Client
 from actonce.evidence import EvidenceWriter
 from actonce.stack import Stack
 from actonce.stack.zygote import Zygote
+from actonce.testing.export import LedgerReader
 from actonce.testing.faults import Faults, Proxied
 from actonce.testing.processes import Process
 from actonce.testing.sink import Sink
 from actonce.testing.tap import Exchange, Tap
-from drills.export import LedgerReader
 from drills.tail import JournalTail
 from drills.world.client import World
 

@@ -22,9 +22,9 @@ import httpx
 from actonce.contracts.identity import derive_operation_id
 from actonce.evidence import Cell as CellLine
 from actonce.evidence import Expected, Fault, PlannedOperation, PlannedTask
+from actonce.testing.export import export_ledger, export_task
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
-from drills.export import export_ledger, export_task
 from drills.rig import Cell, CellSpec, Invalid, Run
 from drills.table import SETTLE_S, STEP, TENANT, probe, quiet, refund_payload
 

@@ -22,10 +22,10 @@ from actonce.contracts.identity import derive_operation_id
 from actonce.contracts.messages import TaskInput
 from actonce.evidence import Cell as CellLine
 from actonce.evidence import Expected, Fault, PlannedOperation
+from actonce.testing.export import FINAL, Row, export_ledger, export_task
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
 from drills.cells import Axes
-from drills.export import FINAL, Row, export_ledger, export_task
 from drills.reference import Expected as Endings
 from drills.reference import expected as reference
 from drills.rig import Cell, CellSpec, Run

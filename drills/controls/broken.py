@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from drills.controls.swapping import swap
+from actonce.testing.swapping import swap
 
 CONTROLS: dict[str, Callable[[], None]] = {}
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drills.controls.swapping import swap
+from actonce.testing.swapping import swap
 
 POINTS = (
     "before_permit",

@@ -14,17 +14,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from actonce.testing.challenge import proof
+from actonce.testing.journal import Journal
+from actonce.testing.listener import Listener, Reply, Request
 from drills.world import routes, writes
-from drills.world.challenge import proof
 from drills.world.control import Control
-from drills.world.desk import Desk, problem
-from drills.world.journal import Journal
+from drills.world.desk import SUBJECT_FIELDS, Desk, problem
 from drills.world.leases import LeaseManager
 from drills.world.mail import Relay
 from drills.world.modes import Modes, RouteName, merge_modes
 from drills.world.replay import replay
 from drills.world.shapes import SHAPES
-from drills.world.wire import Listener, Reply, Request
 
 ROUTES: tuple[RouteName, ...] = ("by_id", "list", "search", "log")
 
@@ -50,7 +50,10 @@ class World:
                 continue
             for purpose in ("write", "beacon", "cancel", "probe", *ROUTES):
                 name = f"{shape.destination}.{purpose}"
-                self.listeners.append(Listener(name, self.serve, self.journal, self._read_limit_s))
+                subject = SUBJECT_FIELDS.get(shape.destination)
+                self.listeners.append(
+                    Listener(name, self.serve, self.journal, self._read_limit_s, subject_field=subject)
+                )
 
     async def start(self, host: str = "127.0.0.1", base_port: int = 0, shown_host: str | None = None) -> Path:
         """Put back what the journal holds, bind every listener, then write `world.json` and return its path.

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
-from drills.world.challenge import prove_controlled
+from actonce.testing.challenge import prove_controlled
 
 
 class WorldError(Exception):

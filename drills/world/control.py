@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from actonce.testing.latches import LatchOrder, Release
+from actonce.testing.listener import Reply, Request
 from drills.world.desk import problem
-from drills.world.latches import LatchOrder, Release
 from drills.world.leases import Ending
-from drills.world.wire import Reply, Request
 
 if TYPE_CHECKING:
     from drills.world.app import World

@@ -17,12 +17,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from drills.world.journal import Journal, iso_utc
-from drills.world.latches import Latches
+from actonce.testing.journal import Journal, iso_utc
+from actonce.testing.latches import Latches
+from actonce.testing.listener import Discard, Reply, Request
 from drills.world.leases import LeaseManager
 from drills.world.modes import AnswerFaultMode, Modes, RouteName, merge_modes
 from drills.world.truth import Thing, Truth, View, principal_of
-from drills.world.wire import SUBJECT_FIELDS, Discard, Reply, Request
+
+# The business fact by which a judge matches a request that carries no operation_id.
+SUBJECT_FIELDS = {"payments": "payment_id", "tickets": "reference", "stripe_like": "charge", "github_like": "title"}
 
 
 @dataclass(frozen=True)

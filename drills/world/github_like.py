@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from actonce.testing.journal import iso_utc
+from actonce.testing.listener import BODY_MARKER, Reply, Request
 from drills.world.desk import Desk, Shape
-from drills.world.journal import iso_utc
 from drills.world.modes import RouteName
 from drills.world.truth import Thing, View
-from drills.world.wire import BODY_MARKER, Reply, Request
 
 PER_PAGE_MAX = 100
 

@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from drills.world.journal import Journal
-from drills.world.wire import Reply, Request
+from actonce.testing.journal import Journal
+from actonce.testing.listener import Reply, Request
 
 MARK = "marked-secret-"
 _PURPOSES = ("write", "beacon", "cancel", "probe", "by_id", "list", "search", "log")

@@ -16,9 +16,9 @@ from typing import Any
 
 from aiosmtpd.smtp import SMTP, Envelope, Session, syntax
 
+from actonce.testing.listener import Discard
 from drills.world.desk import Desk, Shape
 from drills.world.modes import AnswerFaultMode
-from drills.world.wire import Discard
 
 MAIL = Shape(
     destination="mail",

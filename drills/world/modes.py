@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from actonce.testing.latches import AnswerFaultMode
+
 LateArrivalKind = Literal[
     "key_on_arrival",
     "key_at_commit",
@@ -23,7 +25,6 @@ RouteMode = Literal[
     "healthy", "stale", "short_by_one", "short_no_total", "denies", "masked", "looping", "down", "dropped"
 ]
 RouteName = Literal["by_id", "list", "search", "log"]
-LatchPoint = Literal["arrived", "processing", "committed", "responding"]
 INGRESS_TIMEOUT_S = 1.0  # of `bounded`; the sandbox contract declares 1.5 s of transit, the rest is for slow accepts
 
 
@@ -39,16 +40,6 @@ class RouteModes(_Modes):
     stale_since_ns: int | None = None  # set by the world when `stale` is configured
     status: int = 503  # what `down` answers
     omit: str | None = None  # operation_id whose row is left out; default: the newest row of ours
-
-
-class AnswerFaultMode(_Modes):
-    """Spoil answers to writes."""
-
-    kind: Literal["truncated", "close", "garbage", "reset", "silent", "gateway", "redirect"]
-    status: int = 502  # of `gateway`
-    when: Literal["after_commit", "before_commit"] = "after_commit"
-    times: int | None = None  # None: always
-    operation_id: str | None = None  # None: any
 
 
 class ProcessingError(_Modes):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from actonce.testing.journal import iso_utc
+from actonce.testing.listener import Discard, Reply, Request
 from drills.world.desk import Desk, problem
-from drills.world.journal import iso_utc
 from drills.world.modes import RouteName
 from drills.world.truth import View, look, principal_of
-from drills.world.wire import Discard, Reply, Request
 
 
 async def read(desk: Desk, name: RouteName, request: Request) -> Reply:

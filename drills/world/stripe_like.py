@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from actonce.testing.listener import Reply, Request
 from drills.world.desk import Desk, Shape, problem
 from drills.world.modes import RouteName
 from drills.world.truth import Thing, View
-from drills.world.wire import Reply, Request
 
 DAY_S = 86_400.0
 

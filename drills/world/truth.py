@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from drills.world.journal import iso_utc
+from actonce.testing.journal import iso_utc
 from drills.world.modes import Modes, RouteModes, RouteName
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from actonce.testing.journal import iso_utc
+from actonce.testing.listener import Reply, Request
 from drills.world.desk import Desk, Draft, problem
-from drills.world.journal import iso_utc
 from drills.world.truth import Thing
-from drills.world.wire import Reply, Request
 
 
 async def create(desk: Desk, request: Request) -> Reply:

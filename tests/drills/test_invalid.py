@@ -10,12 +10,12 @@ import pytest
 
 from actonce.evidence import Verdict, write_verdict
 from actonce.stack import StackError
+from actonce.testing.challenge import NotControlled
 from drills import running, strike, table
 from drills.cells import Axes
 from drills.rig import Cell
 from drills.running import Shared, drill_record, open_run, shared_parts
 from drills.table import PlannedCell, run_cell, table_play
-from drills.world.challenge import NotControlled
 
 KILLED = table_play(Axes(process="SIGKILL"))
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from drills.world.challenge import NotControlled, prove_controlled
+from actonce.testing.challenge import NotControlled, prove_controlled
 from drills.world.client import World
 from tests.unit.world.helpers import SECRET
 

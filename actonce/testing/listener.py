@@ -23,13 +23,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import h11
 
-from drills.world.journal import Journal
+from actonce.testing.journal import Journal
 
 BODY_BYTES_MAX = 256 * 1024
 READ_BYTES = 64 * 1024
 BODY_MARKER = re.compile(r"<!-- actonce op=(\S+) digest=(\S+) -->\s*$")
-# The business fact by which a judge matches a request that carries no operation_id.
-SUBJECT_FIELDS = {"payments": "payment_id", "tickets": "reference", "stripe_like": "charge", "github_like": "title"}
 IDLE_S = 300.0  # a connection without a complete request for this long is dropped
 
 AnswerFault = Literal["truncated", "close", "garbage", "reset", "silent"]
@@ -92,13 +90,21 @@ class Listener:
     """One port, one handler."""
 
     def __init__(
-        self, name: str, handler: Handler, journal: Journal, read_limit_s: LimitFn, *, quiet: bool = False
+        self,
+        name: str,
+        handler: Handler,
+        journal: Journal,
+        read_limit_s: LimitFn,
+        *,
+        quiet: bool = False,
+        subject_field: str | None = None,
     ) -> None:
         self.name = name
         self.destination = name.split(".")[0]
         self._handler = handler
         self._journal = journal
         self._read_limit_s = read_limit_s
+        self.subject_field = subject_field  # of a body: the business fact by which a judge matches a send without an id
         self._quiet = quiet  # the control listener is not part of the world's story
         self._server: asyncio.Server | None = None
         self._count = 0
@@ -263,7 +269,7 @@ class _Connection:
             body=body,
             accepted_ns=self._accepted_ns,
         )
-        facts = _request_facts(request, self._listener.role(request))
+        facts = _request_facts(request, self._listener.role(request), self._listener.subject_field)
         after_s = (time.monotonic_ns() - self._accepted_ns) / 1e9
         if limit_s is not None and after_s > limit_s:
             self._listener.note("request_incomplete", **facts, why="ingress_timeout", after_s=after_s)
@@ -333,7 +339,7 @@ def _split(target: str) -> tuple[str, list[str], dict[str, list[str]]]:
     return parts.path, [unquote(s) for s in parts.path.split("/") if s], parse_qs(parts.query)
 
 
-def _request_facts(request: Request, role: str) -> dict[str, Any]:
+def _request_facts(request: Request, role: str, subject_field: str | None) -> dict[str, Any]:
     body = request.json() if request.body else {}
     metadata = body.get("metadata")
     marked: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
@@ -348,7 +354,7 @@ def _request_facts(request: Request, role: str) -> dict[str, Any]:
         "role": role,
         "key": request.headers.get("idempotency-key") or marked.get("key"),
         "operation_id": marked.get("operation_id"),
-        "subject": body.get(SUBJECT_FIELDS.get(request.destination, "")),
+        "subject": body.get(subject_field) if subject_field else None,
         "bytes": len(request.body),
         "accepted_ns": request.accepted_ns,
     }

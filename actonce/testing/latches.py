@@ -11,14 +11,28 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from drills.world.modes import AnswerFaultMode, LatchPoint
-from drills.world.wire import Discard
+from actonce.testing.listener import Discard
 
 HELD_S_MAX = 120.0  # longer than any drill waits for one point; a forgotten latch must not hang the world
+
+
+LatchPoint = Literal["arrived", "processing", "committed", "responding"]
+
+
+class AnswerFaultMode(BaseModel):
+    """Spoil answers to writes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["truncated", "close", "garbage", "reset", "silent", "gateway", "redirect"]
+    status: int = 502  # of `gateway`
+    when: Literal["after_commit", "before_commit"] = "after_commit"
+    times: int | None = None  # None: always
+    operation_id: str | None = None  # None: any
 
 
 class Match(BaseModel):
