@@ -1,4 +1,4 @@
-"""A journal of a controlled destination: one JSON line for everything that happened, in one order, flushed before it is told.
+"""A destination's journal: one JSON line for everything that happened, in one order, flushed before it is told.
 
 Promise: a line is in the file (handed to the kernel) before the event it describes becomes visible to anybody
 else, so what a reader sees on the wire is never ahead of the journal. It does not promise to survive a power cut.
