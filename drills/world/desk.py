@@ -18,10 +18,10 @@ from datetime import datetime
 from typing import Any
 
 from actonce.testing.journal import Journal, iso_utc
-from actonce.testing.latches import Latches
+from actonce.testing.latches import AnswerFaultMode, Latches
 from actonce.testing.listener import Discard, Reply, Request
 from drills.world.leases import LeaseManager
-from drills.world.modes import AnswerFaultMode, Modes, RouteName, merge_modes
+from drills.world.modes import Modes, RouteName, merge_modes
 from drills.world.truth import Thing, Truth, View, principal_of
 
 # The business fact by which a judge matches a request that carries no operation_id.

@@ -16,9 +16,9 @@ from typing import Any
 
 from aiosmtpd.smtp import SMTP, Envelope, Session, syntax
 
+from actonce.testing.latches import AnswerFaultMode
 from actonce.testing.listener import Discard
 from drills.world.desk import Desk, Shape
-from drills.world.modes import AnswerFaultMode
 
 MAIL = Shape(
     destination="mail",
