@@ -134,13 +134,13 @@ async def resolve(cell: Cell, shown: dict[str, Any], action: str, name: str, why
     )
 
 
-async def try_to_resume(cell: Cell, operation_id: str, why: str, *codes: str) -> bool:
-    """`permit_one_retry` now. Records whether it was refused; returns True when it was let through.
+async def try_to_resume(cell: Cell, operation_id: str, why: str, *codes: str, action: str = "permit_one_retry") -> bool:
+    """That decision now. Records whether it was refused; returns True when it was let through.
 
     Raises Invalid when it failed for another reason than one of `codes`: what could not be asked was not refused.
     """
     shown = (await client(cell, "show", operation_id, "--json")).json["records"][0]
-    said = await resolve(cell, shown, "permit_one_retry", "somebody in a hurry", why)
+    said = await resolve(cell, shown, action, "somebody in a hurry", why)
     answer = (said.out if said.code == 0 else said.err).strip()[-500:]
     if said.code != 0 and not refused_as(said, *codes):
         raise Invalid(f"{cell.name}: an early resume failed, and not as {' or '.join(codes)}: {answer}")

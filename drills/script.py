@@ -22,7 +22,7 @@ import httpx
 from actonce.contracts.identity import derive_operation_id
 from actonce.evidence import Cell as CellLine
 from actonce.evidence import Expected, Fault, PlannedOperation, PlannedTask
-from actonce.testing.export import export_ledger, export_task
+from actonce.testing.export import export_ledger, export_release, export_task
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
 from drills.rig import Cell, CellSpec, Invalid, Run
@@ -238,6 +238,7 @@ def _may_exist(operation: PlannedOperation) -> bool:
 async def _export(cell: Cell, plan: ScriptCell, planned: Planned) -> None:
     probes = {derive_operation_id(TENANT, f"{TENANT}/single/{plan.key}-probe", STEP, 0)}
     await export_ledger(cell.ledger, cell.run.writer, plan.full_name, probes)
+    await export_release(cell.ledger, cell.run.writer, plan.full_name, {task.task_id for task in planned.tasks})
     for task in planned.tasks:
         await export_task(cell.run.temporal, cell.ledger, cell.run.writer, plan.full_name, task.task_id)
 

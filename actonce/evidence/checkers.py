@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from actonce.evidence.case import Case, Finding, Story, is_own, moment
+from actonce.evidence.checks_release import released_by_rate, released_in_order
 from actonce.evidence.checks_tasks import held_tasks_are_paged, tasks_as_expected
 from actonce.evidence.history import NOTHING_SENT, resends_without_reason
 from actonce.evidence.lines import (
@@ -393,6 +394,8 @@ CHECKERS: dict[str, Callable[[Case], list[Finding]]] = {
     "probe after healing": probe,
     "quiet period closed": quiet,
     "balance closes": balance_closes,
+    "released oldest first": released_in_order,
+    "released at its rate": released_by_rate,
     "tasks end as expected": tasks_as_expected,
     "held tasks are paged": held_tasks_are_paged,
 }

@@ -455,6 +455,18 @@ class CallerTask(Line):
     outcome: Any = None
 
 
+class CallerRelease(Line):
+    """When a task was accepted and when it was let go, with the rate in force since `changed_at` (null: none)."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "release"
+    task_id: str
+    accepted_at: str
+    released_at: str | None
+    rate_per_s: float | None = None
+    changed_at: str | None = None
+
+
 class Assertion(Strict):
     """One thing asserted about a view."""
 
@@ -479,7 +491,7 @@ _LINES: tuple[type[Line], ...] = (
     ToxicAdded, ToxicRemoved, ProxyDisabled, ProxyEnabled, CallerConnection, Started, Signalled,
     ProcessState, Exited, Observation, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
     ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
-    CallerTask, View,
+    CallerTask, CallerRelease, View,
 )  # fmt: skip
 KINDS: dict[tuple[str, str], type[Line]] = {(line.of_source, line.of_kind): line for line in _LINES}
 

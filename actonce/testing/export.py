@@ -199,6 +199,25 @@ def _export_verdict(writer: EvidenceWriter, cell: str, row: Row) -> None:
     )
 
 
+async def export_release(reader: LedgerReader, writer: EvidenceWriter, cell: str, task_ids: set[str]) -> None:
+    """When each task was accepted and let go, and by which rate."""
+    controls = {row["task_type"]: row for row in await reader.rows("release")}
+    for row in await reader.rows("task"):
+        if row["task_id"] not in task_ids:
+            continue
+        control = controls.get(row["task_type"])
+        writer.append(
+            "caller",
+            "release",
+            cell,
+            task_id=row["task_id"],
+            accepted_at=utc(row["created_at"]),
+            released_at=utc(row["released_at"]),
+            rate_per_s=control["rate_per_s"] if control else None,
+            changed_at=utc(control["changed_at"]) if control else None,
+        )
+
+
 _STATES = {
     WorkflowExecutionStatus.FAILED: "failed",
     WorkflowExecutionStatus.CANCELED: "cancelled",

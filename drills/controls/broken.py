@@ -15,14 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from actonce.testing.swapping import swap
-
-CONTROLS: dict[str, Callable[[], None]] = {}
-
-
-def control(function: Callable[[], None]) -> Callable[[], None]:
-    """Register a control under its function's name."""
-    CONTROLS[function.__name__] = function
-    return function
+from drills.controls.registry import CONTROLS, control
 
 
 @control
@@ -373,7 +366,7 @@ def _again_on(again: Callable[[Any, Any], bool]) -> None:
 def main(arguments: list[str]) -> None:
     """Take the protection out, then be the program."""
     import worker
-    from drills.controls import stops
+    from drills.controls import stops, waiting  # noqa: F401  (registers its controls)
 
     if len(arguments) != 2 or arguments[0] not in CONTROLS:
         raise SystemExit(f"usage: broken NAME run|watch|entry; names: {', '.join(CONTROLS)}")
