@@ -30,6 +30,7 @@ from drills.table import SETTLE_S, STEP, TENANT, probe, quiet, refund_payload
 
 SUBMIT_S = 15.0  # the entry's own deadline is 4 s
 SUBMITS_AT_ONCE = 8
+ENDS = ("complete", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Planned:
     fault: Fault
     expected: Expected  # of operations that carry none of their own
     params: dict[str, Any] = field(default_factory=dict)
+    renamed: bool = False  # a control gives its tasks other ids, so that none of these has a history
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ class Script:
                 headers = {"Idempotency-Key": task.key, "Actonce-Tenant": TENANT, **task.headers}
                 answer = await http.post(f"/v1/tasks/{task.task_type}", json=task.payload, headers=headers)
             if answer.status_code in (200, 202):
-                return task.task_id
+                return str(answer.json()["task_id"])
             self.note(f"{task.task_id} was not accepted: {answer.status_code} {answer.text[:300]}")
             return None
 
@@ -194,6 +196,18 @@ class Script:
             self.note(str(error))
             return False
         return True
+
+    async def drained(self, within_s: float) -> None:
+        """Wait until nothing of this cell moves any more, whatever its tasks are called: for controls."""
+
+        async def look() -> bool:
+            rows = await self.cell.ledger.rows("task")
+            return bool(rows) and all(row["state"] in (*ENDS, "held") for row in rows)
+
+        try:
+            await eventually(look, within_s=within_s, what=f"{self.cell.name}: its tasks at an end", every_s=0.3)
+        except NeverHappened as error:
+            self.note(str(error))
 
 
 def _is_end(row: dict[str, Any], ends: tuple[str, ...]) -> bool:
@@ -254,5 +268,6 @@ def _line(plan: ScriptCell, planned: Planned) -> CellLine:
         operations=[operation for task in planned.tasks for operation in task.operations],
         tasks=[PlannedTask(task_id=task.task_id, states=list(task.ends)) for task in planned.tasks],
         task_ids=[task.task_id for task in planned.tasks],
+        purged=[task.task_id for task in planned.tasks] if planned.renamed else [],
         fault=planned.fault,
     )

@@ -29,6 +29,7 @@ APPROVAL_S, DEADLINE_S = (
 RATE_PER_S, WINDOW = 5.0, 5  # the standing policy
 RATE_AFTER_PER_S = 25.0  # what the operator lets go at after the repair
 POINT_S = 90.0
+CONTROL_S = 60.0
 HELD = Expected(outcomes=["held"], effects=(0, 0), pages=True)
 
 
@@ -65,7 +66,8 @@ class ConsumerStopped(Script):
             proof=["observed"],
             observations=["accepted_while_nobody_worked"],
         )
-        return Planned(tuple(tasks), fault, Expected(outcomes=["committed"], effects=(1, 1), pages=False))
+        expected = Expected(outcomes=["committed"], effects=(1, 1), pages=False)
+        return Planned(tuple(tasks), fault, expected, renamed=cell.control == "entry_without_idempotency")
 
     @staticmethod
     def _held(cell: ScriptCell, name: str, reason: str, **more: Any) -> Wanted:
@@ -87,7 +89,7 @@ class ConsumerStopped(Script):
         await self._look(accepted)
         if not self.guarded:
             await self.cell.add_workers()
-            await self.ended()
+            await self.drained(within_s=CONTROL_S)
             return
         await self._repair()
         await self.ended([task for task in self.planned.tasks if "-d0" not in task.key], within_s=self.settle_s)
