@@ -109,9 +109,8 @@ def worst(codes: Iterable[int]) -> int:
 
 def catalog() -> dict[str, Scenario]:
     """Every drill by name."""
-    from drills.scenarios.consumer_stopped import ConsumerStoppedDrill
     from drills.scenarios.lost_acknowledgement import LostAcknowledgement
     from drills.scenarios.stopped import Final, WorkerStopped
 
-    scenarios: list[Scenario] = [Final(), WorkerStopped(), LostAcknowledgement(), ConsumerStoppedDrill()]
+    scenarios: list[Scenario] = [Final(), WorkerStopped(), LostAcknowledgement()]
     return {scenario.name: scenario for scenario in scenarios}

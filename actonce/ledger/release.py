@@ -99,7 +99,8 @@ async def turn(ledger: Ledger, task_type: str, queue: str, *, limit: int) -> lis
         released = await many(
             connection,
             "UPDATE actonce.task SET released_at = statement_timestamp() WHERE task_id IN"
-            " (SELECT task_id FROM actonce.task WHERE task_type = %s AND released_at IS NULL AND state = 'queued' AND NOT cancel_requested"
+            " (SELECT task_id FROM actonce.task WHERE task_type = %s AND released_at IS NULL"
+            " AND state = 'queued' AND NOT cancel_requested"
             " ORDER BY created_at, task_id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING *",
             (task_type, room),
         )
