@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
+from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -80,6 +81,12 @@ async def connect_by_environment() -> Client:
 
 # A workflow task that a frozen worker took is given to another after this; our workflows decide in milliseconds.
 WORKFLOW_TASK_TIMEOUT = timedelta(seconds=5)
+
+
+def _namespace_is_missing(error: RPCError) -> bool:
+    """A server that does not know the namespace (yet) says nothing about the workflows in it."""
+    details = error.grpc_status.details
+    return any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in details)
 
 
 class Starter:
@@ -255,8 +262,9 @@ class Starter:
 
         Goes round all open tasks, a few in each turn: terminated or purged behind our back is told by nobody.
         """
-        batch = await watch.open_tasks(self.ledger, self._looked_until, LOOKS_A_TURN_MAX)
-        self._looked_until = batch[-1].task_id if len(batch) == LOOKS_A_TURN_MAX else ""
+        most = LOOKS_A_TURN_MAX if self.away is None else 1  # one tells whether it is back
+        batch = await watch.open_tasks(self.ledger, self._looked_until, most)
+        self._looked_until = batch[-1].task_id if len(batch) == most else ""
         runs = await asyncio.gather(*(self.describe(task.workflow_id) for task in batch))
         missed = 0
         for task, run in zip(batch, runs, strict=True):
@@ -291,7 +299,7 @@ class Starter:
         try:
             await self._bounded(go())
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
+            if error.status is RPCStatusCode.NOT_FOUND and not _namespace_is_missing(error):
                 return "not_found"
             log.warning("temporal_call_failed", call=what, workflow_id=workflow_id, error=error.message)
             return "unreachable"

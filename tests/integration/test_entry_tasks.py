@@ -165,6 +165,19 @@ async def test_a_task_whose_workflow_is_gone_is_held_in_the_list_and_paged_once(
         assert all(row["closed_at"] is not None for row in rows)
 
 
+async def test_a_namespace_that_the_server_does_not_know_is_no_word_about_a_workflow(
+    servers: Stack, fresh_dsn: str
+) -> None:
+    """A server that is just being set up would else make every task look lost."""
+    async with bench(fresh_dsn, servers.temporal_address) as on:
+        await on.start("elsewhere")
+        on.starter._client = await Client.connect(str(servers.temporal_address), namespace="nobody-made-this")
+        run = await on.starter.describe("default/single/elsewhere")
+        assert (run.status, run.why_not, run.gone) == (None, "unreachable", None)
+        await on.starter.look_for_workflows()
+        assert await listed(on, "default/single/elsewhere") == ("queued", None)
+
+
 async def test_a_finished_task_is_not_missed_and_a_cancelled_one_ends(servers: Stack, fresh_dsn: str) -> None:
     async with bench(fresh_dsn, servers.temporal_address) as on:
         assert on.temporal is not None
