@@ -102,6 +102,7 @@ class Starter:
         self._cancelled: set[str] = set()
         self._refused_until: dict[str, float] = {}
         self._looked_until = ""  # task id
+        self._missing: set[str] = set()  # task ids whose workflow was gone when it was last looked for
 
     async def let_go(self, task: Task) -> None:
         """Right after a task was accepted: start what may go now, usually this one. The loop does what fails here."""
@@ -131,6 +132,8 @@ class Starter:
         if task.task_type not in self.settings.task_types:
             self._refuse(task, self._unknown(task))
             return False
+        was_missing = task.state == "held" or task.task_id in self._missing
+        self._missing.discard(task.task_id)  # whoever looks for it at this moment saw the run before
         try:
             await self._bounded(self._start(task))
         except WorkflowAlreadyStartedError:
@@ -142,7 +145,7 @@ class Starter:
         except TimeoutError:
             return False
         self.refusals.pop(task.task_id, None)
-        if task.state == "held":
+        if was_missing:
             await watch.release_found_task(self.ledger, task.task_id)
         if not task.recorded:
             try:
@@ -260,24 +263,35 @@ class Starter:
     async def look_for_workflows(self) -> int:
         """Hold and page open tasks whose workflow is gone. Returns how many were missed now.
 
-        Goes round all open tasks, a few in each turn: terminated or purged behind our back is told by nobody.
+        Goes round all open tasks, a few in each turn: terminated or purged behind our back is told by nobody. It must
+        be gone twice: the first time it may just be started again.
         """
         most = LOOKS_A_TURN_MAX if self.away is None else 1  # one tells whether it is back
         batch = await watch.open_tasks(self.ledger, self._looked_until, most)
         self._looked_until = batch[-1].task_id if len(batch) == most else ""
         runs = await asyncio.gather(*(self.describe(task.workflow_id) for task in batch))
-        missed = 0
-        for task, run in zip(batch, runs, strict=True):
-            gone = run.gone
-            if gone is None:
-                if run.status is not None and task.state == "held":
+        missed = [await self._missed(task, run) for task, run in zip(batch, runs, strict=True)]
+        return sum(missed)
+
+    async def _missed(self, task: Task, run: Run) -> bool:
+        """Act on one look at an open task. True when its workflow is gone and that is news."""
+        gone = run.gone
+        if gone is None:
+            if run.status is not None:
+                self._missing.discard(task.task_id)
+                if task.state == "held":
                     await watch.release_found_task(self.ledger, task.task_id)
-            elif task.cancel_requested:
-                await self._end_without_workflow(task)
-            elif await watch.hold_lost_task(self.ledger, task.task_id, lost_words(gone)):
-                log.warning("workflow_gone", task_id=task.task_id, how=gone)
-                missed += 1
-        return missed
+            return False
+        if task.cancel_requested:
+            await self._end_without_workflow(task)
+            return False
+        if task.task_id not in self._missing:
+            self._missing.add(task.task_id)
+            return False
+        news = await watch.hold_lost_task(self.ledger, task.task_id, lost_words(gone))
+        if news:
+            log.warning("workflow_gone", task_id=task.task_id, how=gone)
+        return news
 
     async def _end_without_workflow(self, task: Task) -> None:
         """Nobody is left to report. Only with every operation final: the ledger watcher settles or holds the others."""
