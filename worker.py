@@ -2,6 +2,7 @@
 
     python worker.py run      a Temporal worker: workflows and activities
     python worker.py watch    the ledger watcher, the pager and the prober; needs no Temporal to do its duty
+    python worker.py memory check | rebuild | adopt NAME REASON    what the memory's procedure tells a person to do
 
 Run it from the repository root. Each prints one JSON line `{"event": "ready", ...}` once it works, and stops on
 SIGTERM or SIGINT: activities get ACTONCE_SHUTDOWN_GRACE_S seconds; what is then still in flight stays *unknown* in
@@ -30,18 +31,23 @@ from temporalio.worker import Worker
 import activities
 import workflows
 from actonce.contracts.errors import LedgerUnavailable
+from actonce.contracts.memory import Unavailable
 from actonce.credentials import Broker, load_broker
 from actonce.destinations.base import Registry
 from actonce.destinations.probe import route_probes
 from actonce.destinations.sandbox import load_sandbox
 from actonce.effects.guard import NUDGE
+from actonce.effects.remembering import adopt_memory, check_memory
 from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.health.pagebox import LedgerPages
-from actonce.health.prober import Probe, Prober, Reading
+from actonce.health.prober import Probe, Prober, Reading, State
 from actonce.leaving import run_and_leave
+from actonce.ledger import memory_use
 from actonce.ledger import watch as watch_queries
 from actonce.logs import configure
+from actonce.memory import Memory, embedder_named
+from actonce.memory.setting_up import rebuild_index
 from actonce.paging.pager import Pager
 from actonce.settings import WorkerSettings
 
@@ -65,7 +71,15 @@ def composed(settings: WorkerSettings) -> AbstractAsyncContextManager[System]:
         deployment=settings.deployment,
         ledger_id=settings.ledger_id,
         pool_max=settings.ledger_pool_max,
+        memory=memory_of(settings),
     )
+
+
+def memory_of(settings: WorkerSettings) -> Memory:
+    """Where tasks remember. It is reached when it is first asked."""
+    dsn = (settings.memory_dsn or settings.ledger_dsn).get_secret_value()
+    embedder = embedder_named(settings.memory_embedder)
+    return Memory(dsn, embedder, deadline_s=settings.memory_deadline_s, memory_id=settings.memory_id)
 
 
 async def connect_once() -> Client:
@@ -119,7 +133,7 @@ async def watch(settings: WorkerSettings) -> None:
             system.ledger,
             [settings.task_queue],
             route_probes(system.registry),
-            others=credential_probes(system.registry),
+            others={**credential_probes(system.registry), "memory": memory_probe(system)},
         )
         loops = [
             forever("watcher", settings.watch_every_s, lambda: watch_once(system, limits), stopping),
@@ -152,16 +166,34 @@ def credential_probes(registry: Registry) -> dict[str, Probe]:
     return found
 
 
+def memory_probe(system: System) -> Probe:
+    """Really recalls, in the memory that is ours."""
+
+    async def probe() -> Reading:
+        said = await check_memory(system)
+        state: State = "down" if isinstance(said, Unavailable) else "up"
+        detail = said.why if isinstance(said, Unavailable) else f"memory {said.memory_id}"
+        how = "recalled the canary through its index, as a tenant of its own"
+        return Reading("memory", "memory", state, how, detail, "tasks that need what is remembered: they are held")
+
+    return probe
+
+
 class Nudger:
-    """Tells workflows that the hold they wait on is closed. Best effort: they also look by themselves."""
+    """Tells workflows that the hold they wait on is closed, or that the memory is back.
+
+    Best effort: they also look by themselves.
+    """
 
     def __init__(self, system: System) -> None:
         self._system = system
         self._client: Client | None = None
 
     async def nudge_once(self) -> None:
-        """Signal every workflow that waits on a closed hold."""
-        for workflow_id in await watch_queries.workflows_to_nudge(self._system.ledger, _NUDGE_AGAIN_S):
+        """Signal every workflow that waits on a closed hold, or for the memory."""
+        ledger = self._system.ledger
+        waiting = await watch_queries.workflows_to_nudge(ledger, _NUDGE_AGAIN_S)
+        for workflow_id in [*waiting, *await memory_use.workflows_to_nudge(ledger)]:
             self._client = self._client or await connect_once()
             try:
                 await self._client.get_workflow_handle(workflow_id).signal(NUDGE)
@@ -182,6 +214,24 @@ async def forever(name: str, every_s: float, act: Callable[[], Awaitable[object]
             await asyncio.wait_for(stopping.wait(), every_s)
         except TimeoutError:
             continue
+
+
+async def memory_command(settings: WorkerSettings, arguments: list[str]) -> int:
+    """What the procedure `memory_unavailable` tells a person to do. Prints one JSON line; 0: the memory is healthy."""
+    async with composed(settings) as system:
+        assert system.memory is not None
+        match arguments:
+            case ["check"]:
+                pass
+            case ["rebuild"]:
+                await asyncio.to_thread(rebuild_index, system.memory.dsn)
+            case ["adopt", name, reason]:
+                await adopt_memory(system, name, reason)
+            case _:
+                raise SystemExit("usage: worker.py memory check | rebuild | adopt NAME REASON")
+        said = await check_memory(system)
+        print(said.model_dump_json(), flush=True)
+        return 1 if isinstance(said, Unavailable) else 0
 
 
 def stop_event() -> asyncio.Event:
@@ -213,9 +263,11 @@ def main(arguments: list[str]) -> None:
     """Entry point; also called by programs that change one part before they start it."""
     check_ours()
     configure()
+    if arguments[:1] == ["memory"]:
+        raise SystemExit(asyncio.run(memory_command(WorkerSettings(), arguments[1:])))
     programs = {"run": run, "watch": watch}
     if len(arguments) != 1 or arguments[0] not in programs:
-        raise SystemExit(f"usage: worker.py {{{'|'.join(programs)}}}")
+        raise SystemExit(f"usage: worker.py {{{'|'.join(programs)}}} | memory COMMAND")
     asyncio.run(programs[arguments[0]](WorkerSettings()))
 
 

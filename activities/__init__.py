@@ -10,9 +10,10 @@ from typing import Any
 
 from activities.planner import ScriptedPlanner
 from actonce.effects.activities import OperationActivities
+from actonce.effects.remembering import MemoryActivities
 from actonce.effects.system import System
 
 
 def all_of(system: System) -> list[Callable[..., Any]]:
     """What to register with the Temporal worker."""
-    return OperationActivities(system, ScriptedPlanner()).all()
+    return [*OperationActivities(system, ScriptedPlanner()).all(), *MemoryActivities(system).all()]

@@ -15,6 +15,12 @@ class WorkerSettings(BaseSettings):
 
     ledger_dsn: SecretStr = Field(description="postgresql:// URL of the ledger")
     ledger_id: str | None = Field(default=None, description="refuse every other ledger")
+    memory_dsn: SecretStr | None = Field(
+        default=None, description="postgresql:// URL of the memory; None: the ledger's"
+    )
+    memory_id: str | None = Field(default=None, description="refuse every other memory, and set none up")
+    memory_embedder: str = Field(default="hashing", description="`hashing` (words), or `model2vec:NAME_OR_FOLDER`")
+    memory_deadline_s: float = Field(default=3.0, gt=0, description="one recall; below the prober's 4 s")
     deployment: str = "default"
     task_queue: str = "actonce"
     run_id: str | None = None

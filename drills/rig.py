@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,6 +86,7 @@ class CellSpec:
     stop: str | None = None  # points of drills.controls.stops; only for the roles in `stops`
     stops: tuple[str, ...] = ()
     watch_past_proxies: bool = False
+    own_memory: bool = False  # a memory in a database and with a role of its own, behind a proxy of its own
 
     @property
     def account(self) -> str:
@@ -110,6 +112,7 @@ class Cell:
         self.others: dict[str, Process] = {}
         self.ledger = LedgerReader(run.dsn(self.database))
         self._env: dict[str, str] = {}
+        self.memory_dsn: str | None = None  # straight to the server
 
     async def __aenter__(self) -> Cell:
         self.folder.mkdir(parents=True)
@@ -128,6 +131,8 @@ class Cell:
     async def _make(self) -> None:
         await self.run.world.configure(self.account, "payments", late_arrival=self.spec.late_arrival, **self.spec.modes)
         await self._clone_ledger()
+        if self.spec.own_memory:
+            self.memory_dsn = await self._make_memory()
         await self._make_paths()
         self._env = self._environment()
         for number in range(self.spec.workers):
@@ -233,6 +238,17 @@ class Cell:
         async with await psycopg.AsyncConnection.connect(self.run.stack.ledger_dsn, autocommit=True) as link:
             await link.execute(statement)
 
+    async def _make_memory(self) -> str:
+        """An empty database of a role that owns it: its password can be changed, and nobody else notices."""
+        name = f"{self.database}_memory"
+        role, password = sql.Identifier(name), secrets.token_hex(8)
+        async with await psycopg.AsyncConnection.connect(self.run.stack.ledger_dsn, autocommit=True) as link:
+            await link.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(password)))
+            await link.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(role, role))
+        parts = urlsplit(self.run.stack.ledger_dsn)
+        netloc = f"{name}:{password}@{parts.hostname}:{parts.port}"
+        return urlunsplit(parts._replace(netloc=netloc, path=f"/{name}"))
+
     async def _proxy(self, name: str, host: str, port: int) -> Proxied:
         self.proxies[name] = await self.faults.proxy(name, host, port)
         return self.proxies[name]
@@ -240,6 +256,8 @@ class Cell:
     async def _make_paths(self) -> None:
         await self._proxy("temporal", *_address(f"//{self.run.stack.temporal_address}"))
         await self._proxy("ledger", *_address(self.run.stack.ledger_dsn))
+        if self.memory_dsn is not None:
+            await self._proxy("memory", *_address(self.memory_dsn))
         for server in self.spec.servers:
             for purpose in PURPOSES:
                 name = f"{server}.{purpose}"
@@ -259,8 +277,12 @@ class Cell:
             listeners[name] = f"http://{tap.host}:{tap.port}"
         world = self._world_file("world.json", listeners)
         ledger, temporal = self.proxies["ledger"], self.proxies["temporal"]
+        memory = {}
+        if self.memory_dsn is not None:
+            memory["ACTONCE_MEMORY_DSN"] = _through(self.memory_dsn, self.proxies["memory"])
         return {
             **self.run.env,
+            **memory,
             "ACTONCE_LEDGER_DSN": _through(self.run.dsn(self.database), ledger),
             "ACTONCE_TASK_QUEUE": self.task_queue,
             "ACTONCE_WORLD": str(world),

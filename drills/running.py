@@ -98,12 +98,16 @@ async def shared_parts(folder: Path, seed: int, say: Say) -> AsyncIterator[Share
 
 
 async def _template_ledger(stack: Stack, env: dict[str, str]) -> str:
-    """An empty, migrated ledger that every cell gets a copy of."""
+    """An empty, migrated ledger, with an empty memory in it, that every cell gets a copy of."""
     name = "ledger_template"
     async with await psycopg.AsyncConnection.connect(stack.ledger_dsn, autocommit=True) as link:
         await link.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     dsn = urlsplit(stack.ledger_dsn)._replace(path=f"/{name}").geturl()
-    code = "import os\nfrom actonce.ledger.migrate import migrate\nprint(migrate(os.environ['ACTONCE_LEDGER_DSN']))"
+    code = (
+        "import os\nfrom actonce.ledger.migrate import migrate\nfrom actonce.memory import HashingEmbedder\n"
+        "from actonce.memory.setting_up import set_up\ndsn = os.environ['ACTONCE_LEDGER_DSN']\n"
+        "print(migrate(dsn), set_up(dsn, HashingEmbedder()))"
+    )
     migration = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code),
         env={**env, "ACTONCE_LEDGER_DSN": dsn},

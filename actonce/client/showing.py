@@ -13,6 +13,8 @@ from actonce.client.base import VERDICTS_SHOWN_MAX, at, out
 def show_task(task: dict[str, Any]) -> None:
     out.print(f"[bold]{escape(task['task_id'])}[/bold]  {task['state']} since {at(task['since'])}")
     out.print(f"  {escape(task['why'])}")
+    for use in task["memory"]:
+        _memory(use)
     for operation in task["operations"]:
         summary(operation)
     if task["outcome"]:
@@ -21,6 +23,13 @@ def show_task(task: dict[str, Any]) -> None:
         out.print(f"  do: {escape(step)}")
     if task["workflow"]["ui"]:
         out.print(f"  Temporal UI: {task['workflow']['ui']}")
+
+
+def _memory(use: dict[str, Any]) -> None:
+    told = {"found": f"found {use['items']}", "unavailable": f"unavailable, {use['trouble']}: {use['words']}"}
+    said = escape(told.get(use["status"], use["status"]))
+    waiting = "" if use["status"] != "unavailable" else "; waits" if use["waits"] else "; went on without"
+    out.print(f"  {escape(use['step'])}: memory {said}{waiting} ({at(use['at'])})")
 
 
 def summary(o: dict[str, Any]) -> None:

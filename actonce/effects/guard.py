@@ -26,6 +26,8 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
+from actonce.effects.guard_memory import MemorySteps
+
 with workflow.unsafe.imports_passed_through():
     from actonce.contracts.approval import ApprovalTerms, terms_of
     from actonce.contracts.identity import derive_operation_id
@@ -89,7 +91,7 @@ class ApprovalRejected(ApplicationError):
         self.seen = seen
 
 
-class Operations:
+class Operations(MemorySteps):
     """The guarded side effects of one task. `run_task` makes it and hands it to the task's steps."""
 
     def __init__(self, task: TaskInput, plan: PlanResult) -> None:
@@ -107,7 +109,9 @@ class Operations:
         ] = {}  # issues that failed before their intent: how often, how
         self._waits_for: dict[OperationRef, str] = {}  # the approval
         self._resting = 0  # how many of them wait for people
-        self._settling: list[asyncio.Future[OperationResult]] = []
+        self.degraded: list[str] = []
+        self._settling: list[asyncio.Future[Any]] = []
+        self._waits_for_memory: dict[str, str] = {}
         self._shown: tuple[str, str] = ("", "")
 
     def nudged(self) -> None:
@@ -368,6 +372,8 @@ class Operations:
 
     async def report(self, state: Literal["complete", "failed", "cancelled"], summary: str) -> TaskReport:
         """Store the outcome, when every operation is final. The ledger refuses `complete` without evidence."""
+        if self.degraded:
+            summary = f"{summary}; DEGRADED: {'; '.join(self.degraded)}"
         report = TaskReport(task_id=self.task.task_id, state=state, summary=summary, operations=self.done)
         stored: TaskReport = await workflow.execute_activity(
             "actonce.report.v1",
@@ -392,9 +398,10 @@ class Operations:
 
     def show(self, ended: str | None = None) -> None:
         """Keep the search attributes true; an upsert only when something changed."""
+        reasons = [*self._held_for.values(), *("memory_unavailable" for _ in self._waits_for_memory)]
         waiting = "waiting_for_approval" if self._waits_for else "running"
-        state = ended or ("held" if self._held_for else waiting)
-        reason = "" if ended else next(iter(self._held_for.values()), "")
+        state = ended or ("held" if reasons else waiting)
+        reason = "" if ended else next(iter(reasons), "")
         if (state, reason) != self._shown:
             self._shown = (state, reason)
             workflow.upsert_search_attributes([STATE.value_set(state), REASON.value_set(reason)])

@@ -21,6 +21,7 @@ from actonce.ledger.leases import Leases, uses_of
 from actonce.ledger.migrate import migrate
 from actonce.ledger.permits import Owner
 from actonce.ledger.store import Ledger, many, one
+from actonce.memory import Memory
 
 log = structlog.get_logger("actonce")
 
@@ -33,6 +34,7 @@ class System:
     registry: Registry
     owner: Owner
     timer: FreezeTimer = field(default_factory=FreezeTimer)
+    memory: Memory | None = None
     in_flight: set[asyncio.Task[object]] = field(default_factory=set)
 
     def destination(self, name: str, action: str | None = None) -> Destination:
@@ -61,10 +63,12 @@ async def compose(
     ledger_id: str | None = None,
     pool_max: int = 10,
     broker: Broker | None = None,
+    memory: Memory | None = None,
 ) -> AsyncIterator[System]:
     """Open the ledger at `dsn` (migrated unless a `ledger_id` is expected) and register the contracts in it.
 
     `broker`: the leases of this process, which its destinations were given; it is opened on the ledger and closed.
+    `memory` may be unreachable now: tasks that need it wait, all others do not; it is closed.
     Raises ForeignLedger, ContractError or LedgerUnavailable; nothing is sent before all of it holds.
     """
     if ledger_id is None:
@@ -73,7 +77,7 @@ async def compose(
         await ledger.identity()
         await register_contracts(ledger, registry)
         owner = this_process()
-        system = System(ledger, registry, owner)
+        system = System(ledger, registry, owner, memory=memory)
         if broker is not None:
             holder = f"{owner.host}:{owner.pid}:{owner.start_time:g}"
             await broker.open(Leases(ledger, uses_of(d.contract for d in registry), holder))
@@ -83,6 +87,8 @@ async def compose(
             await system.drain(grace_s=0.0)
             if broker is not None:
                 await broker.close()
+            if memory is not None:
+                await memory.close()
 
 
 def this_process() -> Owner:

@@ -109,6 +109,21 @@ class TaskSummary(BaseModel):
     created_at: datetime
 
 
+class MemoryUse(BaseModel):
+    """What a task asked its memory at one step, and what it was told."""
+
+    step: str
+    kind: Literal["recall", "remember"]
+    status: Literal["found", "empty", "remembered", "unavailable"]
+    items: int | None = Field(description="how many were found")
+    trouble: str | None = Field(description="why it is unavailable")
+    words: str | None
+    waits: bool = Field(description="while it is unavailable: the task waits; false: it goes on without")
+    looks: int
+    since: datetime
+    at: datetime
+
+
 class Workflow(BaseModel):
     """What Temporal shows for the task. Its silence changes nothing about the task."""
 
@@ -141,6 +156,7 @@ class TaskView(BaseModel):
     outcome: dict[str, Any] | None = Field(description="stored once, kept after Temporal's retention")
     plan: dict[str, Any] | None
     operations: list[OperationView]
+    memory: list[MemoryUse] = Field(description="what it asked its memory: found, a proven empty, or unavailable")
     workflow: Workflow
 
 
@@ -337,6 +353,7 @@ def task_view(
         what_to_do=steps,
         plan=record.plan["body"] if record.plan else None,
         operations=[operation_view(o, holds.get((o.destination, o.action, o.operation_id))) for o in record.operations],
+        memory=[MemoryUse(**_only(MemoryUse, use)) for use in record.memory],
         workflow=Workflow(
             workflow_id=task.workflow_id,
             run_id=run.run_id if run else None,

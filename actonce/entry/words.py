@@ -52,6 +52,9 @@ def task_words(
     gone = run.gone if run is not None and task.recorded and not task.cancel_requested else None
     if task.reason == "orphaned" or gone:
         steps += [f"{cli('start', task.task_type, '--key', task.task_key)} --payload <the same payload>"]
+    waits = sorted({h["reason"] for h in record.holds if h["operation_id"] is None and h["reason"] != "orphaned"})
+    if waits:
+        steps += [cli("dependencies"), *(f"procedure: docs/operations/{reason}.md" for reason in waits)]
     if task.state == "held":
         return "held", task.detail or task.reason or "held", steps
     if gone:  # the ledger says so too as soon as the entry's round comes to it

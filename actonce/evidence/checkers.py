@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from actonce.evidence.case import Case, Finding, Story, is_own, moment
+from actonce.evidence.checks_memory import false_empty, false_up
 from actonce.evidence.checks_release import released_by_rate, released_in_order
 from actonce.evidence.checks_tasks import held_tasks_are_paged, tasks_as_expected
 from actonce.evidence.history import NOTHING_SENT, resends_without_reason
@@ -398,4 +399,6 @@ CHECKERS: dict[str, Callable[[Case], list[Finding]]] = {
     "released at its rate": released_by_rate,
     "tasks end as expected": tasks_as_expected,
     "held tasks are paged": held_tasks_are_paged,
+    "no false empty": false_empty,
+    "no false up": false_up,
 }

@@ -444,6 +444,20 @@ class CallerHold(Line):
     resolution: str | None = None
 
 
+class CallerMemory(Line):
+    """The last thing a task was told at one step by its memory, from the system's own ledger (`told_at`)."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "memory"
+    task_id: str
+    step: str
+    asked: Literal["recall", "remember"]
+    status: str
+    trouble: str | None = None
+    begun_at: str
+    told_at: str
+
+
 class CallerTask(Line):
     """A task's final state as its owner would be told."""
 
@@ -490,7 +504,7 @@ _LINES: tuple[type[Line], ...] = (
     Challenge, Connection, RequestIncomplete, Beacon, ProbeNote, KeyCancelled, JournalNote, JournalEnd,
     ToxicAdded, ToxicRemoved, ProxyDisabled, ProxyEnabled, CallerConnection, Started, Signalled,
     ProcessState, Exited, Observation, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
-    ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
+    ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold, CallerMemory,
     CallerTask, CallerRelease, View,
 )  # fmt: skip
 KINDS: dict[tuple[str, str], type[Line]] = {(line.of_source, line.of_kind): line for line in _LINES}

@@ -14,6 +14,7 @@ from actonce.evidence.lines import Observation
 
 Facts = dict[str, Any]
 Judged = tuple[bool, str]
+SLOW_MIN_S = 0.5  # the same; the toxic holds each packet for 0.8 s
 SILENT_MIN_S = 1.0  # an answer on loopback takes a thousandth of it
 
 
@@ -49,12 +50,54 @@ def _not_accepted_by_destination(facts: Facts) -> Judged:
     return facts.get("status") in {401, 403}, f"status {facts.get('status')}"
 
 
+def _broken_off(facts: Facts) -> Judged:
+    """A connection was accepted and ended without a byte of an answer."""
+    ok = facts.get("connected") is True and facts.get("bytes_down") == 0 and bool(facts.get("ended"))
+    return ok, f"connected {facts.get('connected')}, {facts.get('bytes_down')} bytes, end {facts.get('ended')}"
+
+
+def _slow(facts: Facts) -> Judged:
+    """An answer came, later than an answer on loopback ever does."""
+    waited_s = float(facts.get("waited_s", 0.0))
+    return bool(facts.get("bytes_down")) and waited_s >= SLOW_MIN_S, f"{facts.get('bytes_down')} bytes in {waited_s} s"
+
+
+def _login_refused(facts: Facts) -> Judged:
+    """The database turned a login away that it took before."""
+    error = str(facts.get("error") or "")
+    return "password authentication failed" in error, error[:200] or "it logged in"
+
+
+def _stands_in_query(facts: Facts) -> Judged:
+    """Somebody's query waits in the database itself, by its own table of sessions."""
+    queries = list(facts.get("waiting") or [])
+    return any("actonce_memory.item" in str(query) for query in queries), f"{len(queries)} queries wait for a lock"
+
+
+def _index_gone(facts: Facts) -> Judged:
+    """By the catalog there is no index, and the rows are there."""
+    ok = facts.get("index") is None and int(facts.get("rows") or 0) > 0
+    return ok, f"index {facts.get('index')}, {facts.get('rows')} rows"
+
+
+def _rows_gone(facts: Facts) -> Judged:
+    """By the catalog all is well, and the rows that were there are not."""
+    ok = facts.get("index") == "valid" and facts.get("rows") == 0 and int(facts.get("rows_before") or 0) > 0
+    return ok, f"index {facts.get('index')}, {facts.get('rows')} rows, {facts.get('rows_before')} before"
+
+
 CLAIMS: dict[str, Callable[[Facts], Judged]] = {
     "silent": _silent,
     "refused": _refused,
     "write_failed": _write_failed,
     "accepted_while_nobody_worked": _accepted_while_nobody_worked,
     "credential_turned_away": _not_accepted_by_destination,
+    "broken_off": _broken_off,
+    "slow": _slow,
+    "login_refused": _login_refused,
+    "stands_in_query": _stands_in_query,
+    "index_gone": _index_gone,
+    "rows_gone": _rows_gone,
 }
 
 

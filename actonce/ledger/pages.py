@@ -67,17 +67,24 @@ async def hold(
 
 
 async def hold_task(connection: Connection, task_id: str, step: str, reason: Reason, words: str) -> None:
-    """Hold a task at a step that has no operation (yet), and page. Holding it again changes the words only."""
+    """Hold a task at a step that has no operation (yet), and page. Holding it again changes the words, if anything."""
     task = await one(connection, "SELECT tenant FROM actonce.task WHERE task_id = %s FOR UPDATE", (task_id,))
     tenant = task["tenant"] if task else task_id.partition("/")[0]
-    await connection.execute(
-        "INSERT INTO actonce.hold (tenant, task_id, step, reason, words) VALUES (%s, %s, %s, %s, %s)"
+    news = await one(
+        connection,
+        "WITH before AS (SELECT reason, words FROM actonce.hold WHERE task_id = %(task_id)s AND step = %(step)s"
+        " AND closed_at IS NULL AND operation_id IS NULL)"
+        " INSERT INTO actonce.hold (tenant, task_id, step, reason, words)"
+        " VALUES (%(tenant)s, %(task_id)s, %(step)s, %(reason)s, %(words)s)"
         " ON CONFLICT (task_id, step) WHERE closed_at IS NULL AND operation_id IS NULL"
-        " DO UPDATE SET reason = excluded.reason, words = excluded.words",
-        (tenant, task_id, step, reason.value, words),
+        " DO UPDATE SET reason = excluded.reason, words = excluded.words"
+        " RETURNING NOT EXISTS (SELECT FROM before b WHERE (b.reason, b.words) = (%(reason)s, %(words)s)) AS is_news",
+        {"tenant": tenant, "task_id": task_id, "step": step, "reason": reason.value, "words": words},
     )
     await _task_is_held(connection, task_id, reason, f"step {step}: {words}")
-    await audit(connection, "task.held", None, {"step": step, "reason": reason.value, "words": words}, task_id=task_id)
+    if news is not None and news["is_news"]:
+        body = {"step": step, "reason": reason.value, "words": words}
+        await audit(connection, "task.held", None, body, task_id=task_id)
     await open_page(
         connection,
         incident=f"task:{task_id}:{step}",
@@ -129,7 +136,8 @@ async def close_page(connection: Connection, incident: str) -> None:
 
 async def _task_is_held(connection: Connection, task_id: str, reason: Reason, detail: str) -> None:
     await connection.execute(
-        "UPDATE actonce.task SET state = 'held', reason = %s, detail = %s, since = clock_timestamp()"
+        "UPDATE actonce.task SET state = 'held', reason = %s, detail = %s,"
+        " since = CASE WHEN state = 'held' THEN since ELSE clock_timestamp() END"
         " WHERE task_id = %s AND state NOT IN ('complete', 'failed', 'cancelled')",
         (reason.value, detail, task_id),
     )

@@ -19,6 +19,7 @@ from actonce.contracts.reasons import policy
 from actonce.ledger import release
 from actonce.ledger.approvals import Approval, approvals_to_do
 from actonce.ledger.decisions import check_allowed
+from actonce.ledger.memory_use import uses_of
 from actonce.ledger.store import WHERE_KEY, Connection, Ledger, Operation, identity_params, many, one
 from actonce.ledger.tasks import Task
 
@@ -63,6 +64,7 @@ class TaskRecord:
     now: datetime
     approvals: list[Approval] = field(default_factory=list)  # that people can or could still do something about
     ahead: int = 0  # tasks before it in the backlog; 0 once it is released
+    memory: list[Row] = field(default_factory=list)  # what it asked its memory
 
 
 @asynccontextmanager
@@ -102,6 +104,7 @@ async def task_record(ledger: Ledger, task_id: str) -> TaskRecord | None:
             now=row["now"],
             approvals=await approvals_to_do(connection, task_id),
             ahead=await release.ahead(connection, Task.of(row)) if row["released_at"] is None else 0,
+            memory=await uses_of(connection, task_id),
         )
 
 

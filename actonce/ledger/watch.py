@@ -309,6 +309,8 @@ _EXPORT: dict[str, LiteralString] = {
     "beacon": "SELECT * FROM actonce.beacon ORDER BY wanted_at",
     "key_cancel": "SELECT * FROM actonce.key_cancel ORDER BY wanted_at",
     "release": "SELECT * FROM actonce.release ORDER BY task_type",
+    "memory_use": "SELECT * FROM actonce.memory_use ORDER BY since",
+    "memory_pin": "SELECT * FROM actonce.memory_pin",
     "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
     "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
 }

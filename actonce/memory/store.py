@@ -263,6 +263,8 @@ def _trouble_of(error: Exception) -> Trouble:
         return Trouble.LOGIN_REFUSED  # libpq hands the server's refusal of a login over without its code
     if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, OSError)):
         return Trouble.UNREACHABLE
+    if isinstance(error, psycopg.errors.UndefinedTable):
+        return Trouble.COLLECTION_MISSING
     if 'extension "vector" is not available' in words or 'type "vector" does not exist' in words:
         return Trouble.NO_EXTENSION
     return Trouble.FAILED

@@ -33,6 +33,7 @@ _QUERIES: dict[str, LiteralString] = {
     "decision": "SELECT * FROM actonce.decision ORDER BY decision_id",
     "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
     "release": "SELECT * FROM actonce.release ORDER BY task_type",
+    "memory_use": "SELECT * FROM actonce.memory_use ORDER BY since",
     "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
 }
 # What differs between two runs of the same failure: ids, ports, counts, times. Not the kind of failure.
@@ -114,6 +115,19 @@ async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: str,
             opened_at=utc(row["opened_at"]),
             resolved_at=utc(row["closed_at"]),
             resolution=row["closed_by"],
+        )
+    for row in await reader.rows("memory_use"):
+        writer.append(
+            "caller",
+            "memory",
+            cell,
+            task_id=row["task_id"],
+            step=row["step"],
+            asked=row["kind"],
+            status=row["status"],
+            trouble=row["trouble"],
+            begun_at=utc(row["since"]),
+            told_at=utc(row["at"]),
         )
 
 

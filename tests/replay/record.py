@@ -1,4 +1,4 @@
-"""Record the histories that CI replays: `python -m tests.replay.record` (real servers, about a minute).
+"""Record the histories that CI replays: `python -m tests.replay.record [NAME …]` (real servers, about a minute).
 
 Writes `histories/{workflow}.{story}.json`, each {"workflow_id", "history"}. Record again only when a workflow gets a
 new version: a history of a released version stays, because runs that began with it may still be open.
@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from temporalio.client import WorkflowHandle
 
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import DecisionRequest, TaskInput
 from actonce.ledger import decisions
+from actonce.memory import HashingEmbedder
+from actonce.memory.setting_up import rebuild_index, set_up
 from actonce.stack import Stack
+from actonce.testing.waiting import eventually
 from tests.integration.cases.kit import REFUND, Bench, Lab, open_lab, operation_id_of
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -83,6 +89,25 @@ async def refund(lab: Lab, story: str, modes: dict[str, Any]) -> None:
         await save(await bench.start_task(bench.task("1", "refund", payload)), f"refund.v1.{story}")
 
 
+async def refund_with_memory(lab: Lab, story: str, *, waits: bool) -> None:
+    """`waits`: the memory's index is gone, and is rebuilt once the task is held for it."""
+    payload = {**REFUND, "customer": "ada@customer.invalid"}
+    async with lab.bench() as bench:
+        await asyncio.to_thread(set_up, bench.dsn, HashingEmbedder())
+        if waits:
+            async with await psycopg.AsyncConnection.connect(bench.dsn, autocommit=True) as link:
+                await link.execute("DROP INDEX actonce_memory.item_embedding")
+        await bench.worker()
+        task = bench.task("1", "refund", payload)
+        handle = await lab.temporal.start_workflow(
+            "refund.v2", task, id=task.task_id, task_queue=bench.queue, result_type=dict
+        )
+        if waits:
+            await eventually(lambda: bench.rows("hold"), within_s=20, what="held for its memory")
+            await asyncio.to_thread(rebuild_index, bench.dsn)
+        await save(handle, f"refund.v2.{story}")
+
+
 async def batch(lab: Lab) -> None:
     steps = [
         {
@@ -99,22 +124,33 @@ async def batch(lab: Lab) -> None:
         await save(await bench.start_task(task), "batch.v1.reconciled")
 
 
-async def main() -> None:
+def stories(lab: Lab) -> dict[str, Callable[[], Awaitable[None]]]:
+    """Every history by its name."""
+    return {
+        "single.v1.clean": lambda: single(lab, "clean", {}),
+        "single.v1.reconciled": lambda: single(lab, "reconciled", LOST_AFTER),
+        "single.v1.issued_twice": lambda: single(lab, "issued_twice", LOST_BEFORE),
+        "single.v1.declined": lambda: single(lab, "declined", {}, declined=True),
+        "single.v1.held_resolved": lambda: held_and_resolved(lab),
+        "refund.v1.clean": lambda: refund(lab, "clean", {}),
+        "refund.v1.reconciled": lambda: refund(lab, "reconciled", LOST_AFTER),
+        "refund.v2.clean": lambda: refund_with_memory(lab, "clean", waits=False),
+        "refund.v2.waited": lambda: refund_with_memory(lab, "waited", waits=True),
+        "batch.v1.reconciled": lambda: batch(lab),
+    }
+
+
+async def main(names: list[str]) -> None:
     HISTORIES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="actonce-record.") as temporary:
         async with Stack.open(Path(temporary) / "stack", {"postgres", "temporal"}) as stack:
             folder = Path(temporary) / "lab"
             folder.mkdir()
             async with open_lab(stack, folder) as lab:
-                await single(lab, "clean", {})
-                await single(lab, "reconciled", LOST_AFTER)
-                await single(lab, "issued_twice", LOST_BEFORE)
-                await single(lab, "declined", {}, declined=True)
-                await held_and_resolved(lab)
-                await refund(lab, "clean", {})
-                await refund(lab, "reconciled", LOST_AFTER)
-                await batch(lab)
+                for name, record in stories(lab).items():
+                    if not names or name in names:
+                        await record()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:]))

@@ -20,6 +20,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "write_failed": {"errno": 28, "path": "/x"},
     "accepted_while_nobody_worked": {"alive": [], "accepted": 3},
     "credential_turned_away": {"status": 401},
+    "broken_off": QUIET | {"ended": "closed"},
+    "slow": {"bytes_down": 1, "waited_s": 1.6},
+    "login_refused": {"error": 'FATAL:  password authentication failed for user "x"'},
+    "stands_in_query": {"waiting": ["SELECT key FROM actonce_memory.item"]},
+    "index_gone": {"index": None, "rows": 2},
+    "rows_gone": {"index": "valid", "rows": 0, "rows_before": 2},
 }
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("silent", QUIET | {"connected": False}),
@@ -36,6 +42,17 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("accepted_while_nobody_worked", {"accepted": 3}),
     ("credential_turned_away", {"status": 200}),
     ("silent", QUIET | {"waited_s": "long"}),
+    ("broken_off", QUIET),
+    ("broken_off", QUIET | {"ended": "closed", "bytes_down": 1}),
+    ("slow", {"bytes_down": 1, "waited_s": 0.01}),
+    ("slow", {"bytes_down": 0, "waited_s": 2.0}),
+    ("login_refused", {"error": "connection refused"}),
+    ("login_refused", {"error": None}),
+    ("stands_in_query", {"waiting": ["SELECT 1"]}),
+    ("index_gone", {"index": "valid", "rows": 2}),
+    ("index_gone", {"index": None, "rows": 0}),
+    ("rows_gone", {"index": None, "rows": 0, "rows_before": 2}),
+    ("rows_gone", {"index": "valid", "rows": 1, "rows_before": 2}),
     ("never heard of", {"ok": True}),
 ]
 
