@@ -102,7 +102,7 @@ async def _run(names: list[str], options: Options, out: Path, keep: bool) -> dic
 
     verdicts: dict[str, Verdict] = {}
     try:
-        async with shared_parts(private / "stack", options.seed, say) as shared:
+        async with shared_parts(private / "stack", say) as shared:
             for name in names:
                 scenario = catalog()[name]
                 say(f"[bold]{name}[/]")

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from actonce.evidence import Verdict, write_verdict
+from actonce.testing.parts import Parts
 from drills.rig import Run
-from drills.running import Say, Shared, drill_record, open_run
+from drills.running import Say, drill_record, open_run
 
 CODES = {"passed": 0, "failed": 1, "invalid": 3}
 # Cells mostly wait (reconcile-after is 6 s): many more than there are cores run side by side. Each brings three
@@ -62,7 +63,7 @@ Progress = Callable[[str, int, int], None]  # what ended, how many have, of how 
 
 
 async def run_drill(
-    shared: Shared, scenario: Scenario, options: Options, out: Path, say: Say, progress: Progress
+    shared: Parts, scenario: Scenario, options: Options, out: Path, say: Say, progress: Progress
 ) -> Verdict:
     """Run one drill and judge it. Raises only for what makes the whole run impossible."""
     plan = scenario.plan(options)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from actonce.evidence.writer import utc_now
-from drills.rig import ROOT, Cell, Invalid
+from actonce.testing.site import Invalid
+from drills.rig import ROOT, Cell
 
 CLIENT_S = 60.0  # a fresh Python process on a busy machine, and the entry's answer
 

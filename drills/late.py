@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from actonce.testing.export import FINAL, Row
 from actonce.testing.processes import Process
+from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
 from drills import doors
 from drills.plays import OUTCOME_S, POINT_S, Special
-from drills.rig import Invalid
 
 NOTHING_SEEN = "every route is down and the destination's own desk says that it has nothing"
 

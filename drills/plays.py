@@ -17,8 +17,9 @@ from actonce.evidence import Fault
 from actonce.testing.export import FINAL, Row
 from actonce.testing.faults import Installed, Stream, WireFault
 from actonce.testing.processes import Process, state_of
+from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
-from drills.rig import Cell, Invalid
+from drills.rig import Cell
 
 POINT_S = 60.0  # until something is in flight or stands still, on a busy machine
 OUTCOME_S = 120.0  # until the others have settled it: a reconciliation that froze is given up after 60 s

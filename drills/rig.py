@@ -10,27 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import psutil
 import psycopg
 from psycopg import sql
 from temporalio.client import Client
 
 from actonce.evidence import EvidenceWriter
 from actonce.stack import Stack
-from actonce.stack.zygote import Zygote
-from actonce.testing.export import LedgerReader
-from actonce.testing.faults import Faults, Proxied
+from actonce.testing.parts import Parts, address, through
 from actonce.testing.processes import Process
 from actonce.testing.sink import Sink
-from actonce.testing.tap import Exchange, Tap
+from actonce.testing.site import Site
+from actonce.testing.tap import Tap
 from drills.tail import JournalTail
 from drills.world.client import World
 
@@ -40,31 +36,28 @@ PAGE_GRACE_S = 8.0  # the sandbox's 3 s are for a quiet machine; a beacon and tw
 READS = ("by_id", "list", "search", "log")
 
 
-class Invalid(RuntimeError):
-    """The cell showed nothing: its fault could not be applied, or no operation was in the wanted state."""
-
-
 @dataclass
 class Run:
     """What all cells of a run share."""
 
     run_id: str
     folder: Path
-    stack: Stack
-    temporal: Client
+    parts: Parts
     world: World
     tail: JournalTail
     writer: EvidenceWriter
     sink: Sink
-    zygote: Zygote
-    template: str
     env: dict[str, str]
     cells: dict[str, str] = field(default_factory=dict)  # account -> cell
     channels: dict[str, str] = field(default_factory=dict)  # channel of the page sink -> cell
 
-    def dsn(self, database: str) -> str:
-        """Of a database, straight to the server."""
-        return urlunsplit(urlsplit(self.stack.ledger_dsn)._replace(path=f"/{database}"))
+    @property
+    def stack(self) -> Stack:
+        return self.parts.stack
+
+    @property
+    def temporal(self) -> Client:
+        return self.parts.temporal
 
 
 @dataclass
@@ -93,29 +86,22 @@ class CellSpec:
         return f"acct-{self.number}"
 
 
-class Cell:
-    """One cell while it runs. Use `async with Cell.open(run, spec)`."""
+class Cell(Site):
+    """One cell while it runs. Use `async with Cell(run, spec)`."""
 
     def __init__(self, run: Run, spec: CellSpec) -> None:
+        folder = run.folder / "cells" / str(spec.number)
+        super().__init__(run.parts, spec.name, run.run_id, spec.number, folder=folder, writer=run.writer)
         self.run = run
         self.spec = spec
-        self.name = spec.name
         self.account = spec.account
-        self.task_queue = f"{run.run_id}-{spec.number}"
-        self.database = f"{run.run_id}_{spec.number}"
         self.channel = f"page-{spec.number}"
-        self.folder = run.folder / "cells" / str(spec.number)
-        self.faults = Faults(run.stack.toxiproxy_url, f"{run.run_id}.{spec.number}", self._on_wire)
-        self.proxies: dict[str, Proxied] = {}
-        self.taps: dict[str, Tap] = {}
         self.workers: list[Process] = []
         self.others: dict[str, Process] = {}
-        self.ledger = LedgerReader(run.dsn(self.database))
         self._env: dict[str, str] = {}
         self.memory_dsn: str | None = None  # straight to the server
 
     async def __aenter__(self) -> Cell:
-        self.folder.mkdir(parents=True)
         self.run.cells[self.account] = self.name
         self.run.channels[self.channel] = self.name
         try:
@@ -130,7 +116,7 @@ class Cell:
 
     async def _make(self) -> None:
         await self.run.world.configure(self.account, "payments", late_arrival=self.spec.late_arrival, **self.spec.modes)
-        await self._clone_ledger()
+        await self.make_ground()
         if self.spec.own_memory:
             self.memory_dsn = await self._make_memory()
         await self._make_paths()
@@ -161,16 +147,7 @@ class Cell:
             env["ACTONCE_DRILL_STOP"] = self.spec.stop
         if kind == "watch" and self.spec.watch_past_proxies:
             env["ACTONCE_WORLD"] = str(self._world_file("world-direct.json", self.run.world.listeners))
-        return await Process.start(
-            self.run.zygote,
-            role,
-            program,
-            args,
-            env=env,
-            log=self.folder / f"{role}.log",
-            on_event=self._on_process,
-            cwd=ROOT,
-        )
+        return await self.spawn(role, program, args, env)
 
     @property
     def write(self) -> Tap:
@@ -184,7 +161,7 @@ class Cell:
 
     async def use_clean_write_path(self) -> None:
         """New connections to the write listener go past the faulted proxy; what is held in it stays there."""
-        clean = await self._proxy("payments.write.clean", *_address(self.run.world.listeners["payments.write"]))
+        clean = await self.add_proxy("payments.write.clean", *address(self.run.world.listeners["payments.write"]))
         self.write.retarget(clean.host, clean.port, clean.name)
 
     async def heal_routes(self) -> None:
@@ -193,50 +170,6 @@ class Cell:
         await self.run.world.configure(
             self.account, "payments", routes=healthy, applies_late_s=None, answer=None, revoked={}
         )
-
-    def owner_of(self, exchange: Exchange) -> Process:
-        """The worker whose socket this exchange came from, by the kernel's own table."""
-        for worker in self.workers:
-            if not worker.alive:
-                continue
-            for link in psutil.Process(worker.pid).net_connections(kind="tcp"):
-                if link.laddr and link.laddr.port == exchange.peer_port:
-                    return worker
-        raise Invalid(f"no living worker of {self.name} owns the connection from port {exchange.peer_port}")
-
-    async def close(self) -> None:
-        """End every process, record the wire, destroy the proxies."""
-        for process in (*self.workers, *self.others.values()):
-            await process.kill()
-        for tap in self.taps.values():
-            await tap.close()
-            for seen in tap.exchanges:
-                self._record_exchange(seen)
-        await self.faults.close()
-        await self.ledger.close()
-
-    def _record_exchange(self, seen: Exchange) -> None:
-        self.run.writer.append(
-            "wire",
-            "caller_connection",
-            self.name,
-            mono_ns=seen.first_ns,
-            at=seen.at,
-            proxy=seen.via,
-            bytes_up=seen.bytes_up,
-            bytes_down=seen.bytes_down,
-            operation_id=seen.operation_id,
-            complete_ns=seen.complete_ns,
-            ended_by=seen.ended_by,
-            ended_ns=seen.ended_ns,
-        )
-
-    async def _clone_ledger(self) -> None:
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-            sql.Identifier(self.database), sql.Identifier(self.run.template)
-        )
-        async with await psycopg.AsyncConnection.connect(self.run.stack.ledger_dsn, autocommit=True) as link:
-            await link.execute(statement)
 
     async def _make_memory(self) -> str:
         """An empty database of a role that owns it: its password can be changed, and nobody else notices."""
@@ -249,24 +182,17 @@ class Cell:
         netloc = f"{name}:{password}@{parts.hostname}:{parts.port}"
         return urlunsplit(parts._replace(netloc=netloc, path=f"/{name}"))
 
-    async def _proxy(self, name: str, host: str, port: int) -> Proxied:
-        self.proxies[name] = await self.faults.proxy(name, host, port)
-        return self.proxies[name]
-
     async def _make_paths(self) -> None:
-        await self._proxy("temporal", *_address(f"//{self.run.stack.temporal_address}"))
-        await self._proxy("ledger", *_address(self.run.stack.ledger_dsn))
         if self.memory_dsn is not None:
-            await self._proxy("memory", *_address(self.memory_dsn))
+            await self.add_proxy("memory", *address(self.memory_dsn))
         for server in self.spec.servers:
             for purpose in PURPOSES:
                 name = f"{server}.{purpose}"
                 if name not in self.run.world.listeners:
                     continue
-                proxy = await self._proxy(name, *_address(self.run.world.listeners[name]))
+                await self.add_proxy(name, *address(self.run.world.listeners[name]))
                 if purpose == "write":
-                    self.taps[name] = Tap(name, proxy.host, proxy.port, via=proxy.name)
-                    await self.taps[name].start()
+                    await self.add_tap(name)
 
     def _environment(self) -> dict[str, str]:
         listeners = dict(self.run.world.listeners)
@@ -276,22 +202,18 @@ class Cell:
         for name, tap in self.taps.items():
             listeners[name] = f"http://{tap.host}:{tap.port}"
         world = self._world_file("world.json", listeners)
-        ledger, temporal = self.proxies["ledger"], self.proxies["temporal"]
         memory = {}
         if self.memory_dsn is not None:
-            memory["ACTONCE_MEMORY_DSN"] = _through(self.memory_dsn, self.proxies["memory"])
+            memory["ACTONCE_MEMORY_DSN"] = through(self.memory_dsn, self.proxies["memory"])
         return {
-            **self.run.env,
+            **self.ground_environment(),
             **memory,
-            "ACTONCE_LEDGER_DSN": _through(self.run.dsn(self.database), ledger),
-            "ACTONCE_TASK_QUEUE": self.task_queue,
             "ACTONCE_WORLD": str(world),
             "ACTONCE_RUN_ID": self.run.run_id,
             "ACTONCE_ENTRY_PORT": "0",
             "ACTONCE_PROBE_EVERY_S": "3" if self.spec.entry else "600",  # nobody looks at a page that no entry serves
             "ACTONCE_DRILL_STOP_FILE": str(self.folder / "stopped"),
             "ACTONCE_PAGE_URLS": self.run.sink.url(self.channel),
-            "TEMPORAL_ADDRESS": f"{temporal.host}:{temporal.port}",
             **self.spec.env,
         }
 
@@ -308,30 +230,3 @@ class Cell:
         }
         path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
         return path
-
-    def _on_wire(self, kind: str, fields: Mapping[str, Any]) -> None:
-        self.run.writer.append("wire", kind, self.name, **fields)
-
-    def _on_process(self, kind: str, fields: Mapping[str, Any]) -> None:
-        self.run.writer.append("process", kind, self.name, **fields)
-
-
-def _address(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    if parts.hostname is None or parts.port is None:
-        raise ValueError(f"{parts.scheme or 'address'} without host and port")
-    return parts.hostname, parts.port
-
-
-def _through(dsn: str, proxy: Proxied) -> str:
-    """The same database by way of a proxy."""
-    parts = urlsplit(dsn)
-    login, _, _ = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{login}@{proxy.host}:{proxy.port}", query=""))
-
-
-def base_environment(stack: Stack) -> dict[str, str]:
-    """What every process of a run gets: ours, without the settings of whoever started the drill."""
-    mine = {k: v for k, v in os.environ.items() if not k.startswith(("ACTONCE_", "TEMPORAL_"))}
-    shared = {k: v for k, v in stack.settings().items() if k.startswith("TEMPORAL_")}
-    return {**mine, **shared, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}

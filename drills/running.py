@@ -7,7 +7,6 @@ leaves no process behind.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.metadata
 import os
@@ -19,69 +18,32 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
-
-import psycopg
-from psycopg import sql
-from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from actonce.evidence import Drill, EvidenceWriter, LeftOut, journal_events
 from actonce.evidence.writer import utc_now
 from actonce.stack import Child, Stack, StackError, spawn
 from actonce.stack.settings import StackSettings
-from actonce.stack.zygote import Zygote
 from actonce.testing.faults import Faults
+from actonce.testing.parts import PRELOADED as GENERAL
+from actonce.testing.parts import Parts, open_parts
 from actonce.testing.selftest import self_tests
 from actonce.testing.sink import Paged, Sink
 from actonce.testing.waiting import eventually
-from drills.rig import ROOT, Run, base_environment
+from drills.rig import ROOT, Run
 from drills.tail import JournalTail
 from drills.world.client import World
 
 Say = Callable[[str], None]
-# Imported once, before any worker is forked; what a program needs beyond these it imports itself.
-PRELOADED = [
-    "temporalio.client",
-    "temporalio.worker",
-    "temporalio.contrib.pydantic",
-    "temporalio.envconfig",
-    "psycopg",
-    "psycopg_pool",
-    "httpx",
-    "pydantic_settings",
-    "structlog",
-    "apprise",
-    "actonce.ledger.migrate",
-    "actonce.settings",
-    "actonce.effects.watcher",
-    "actonce.destinations.sandbox",
-    "actonce.effects.activities",
-    "workflows",
-]
+PRELOADED = (*GENERAL, "actonce.destinations.sandbox", "workflows")
 WORLD_READY_S = 30.0
 _OPERATION_ID = re.compile(r"op1_[a-z2-7]{32}")
 _TASK = re.compile(r"\b[tT]ask ((?:[\w.-]+/){2}[\w.:-]*\w)")
 _REASON = re.compile(r"is held(?: at [\w.-]+)?: ([a-z_]+)")
 
 
-@dataclass
-class Shared:
-    """What all drills of one invocation share."""
-
-    folder: Path
-    stack: Stack
-    temporal: Client
-    zygote: Zygote
-    env: dict[str, str]
-    template: str
-    seed: int
-
-
 @contextlib.asynccontextmanager
-async def shared_parts(folder: Path, seed: int, say: Say) -> AsyncIterator[Shared]:
+async def shared_parts(folder: Path, say: Say) -> AsyncIterator[Parts]:
     """Temporal, PostgreSQL, Toxiproxy and a zygote, in a folder of their own."""
     if StackSettings.load().temporal_elsewhere:
         raise StackError(
@@ -89,40 +51,13 @@ async def shared_parts(folder: Path, seed: int, say: Say) -> AsyncIterator[Share
             "and its histories cannot be kept. Unset TEMPORAL_ADDRESS, TEMPORAL_PROFILE and TEMPORAL_CONFIG_FILE."
         )
     async with Stack.open(folder, {"postgres", "temporal", "toxiproxy"}, project=ROOT, say=say) as stack:
-        env = base_environment(stack)
         say("importing the programs once …")
-        async with await Zygote.start(PRELOADED, log=folder / "logs" / "zygote.log", cwd=ROOT, env=env) as zygote:
-            template = await _template_ledger(stack, env)
-            client = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
-            yield Shared(folder, stack, client, zygote, env, template, seed)
-
-
-async def _template_ledger(stack: Stack, env: dict[str, str]) -> str:
-    """An empty, migrated ledger, with an empty memory in it, that every cell gets a copy of."""
-    name = "ledger_template"
-    async with await psycopg.AsyncConnection.connect(stack.ledger_dsn, autocommit=True) as link:
-        await link.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    dsn = urlsplit(stack.ledger_dsn)._replace(path=f"/{name}").geturl()
-    code = (
-        "import os\nfrom actonce.ledger.migrate import migrate\nfrom actonce.memory import HashingEmbedder\n"
-        "from actonce.memory.setting_up import set_up\ndsn = os.environ['ACTONCE_LEDGER_DSN']\n"
-        "print(migrate(dsn), set_up(dsn, HashingEmbedder()))"
-    )
-    migration = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code),
-        env={**env, "ACTONCE_LEDGER_DSN": dsn},
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await migration.communicate()
-    if migration.returncode != 0:
-        raise RuntimeError(f"the ledger could not be migrated:\n{said.decode(errors='replace')[-2000:]}")
-    return name
+        async with open_parts(stack, ROOT, folder, PRELOADED) as parts:
+            yield parts
 
 
 @contextlib.asynccontextmanager
-async def open_run(shared: Shared, out: Path, drill: Drill, say: Say) -> AsyncIterator[Run]:
+async def open_run(shared: Parts, out: Path, drill: Drill, say: Say) -> AsyncIterator[Run]:
     """One drill: a world that proves itself controlled, a record, a page sink."""
     out.mkdir(parents=True, exist_ok=False)
     run_id, secret = f"r{secrets.token_hex(4)}", secrets.token_hex(32)
@@ -149,14 +84,11 @@ async def open_run(shared: Shared, out: Path, drill: Drill, say: Say) -> AsyncIt
                 run = Run(
                     run_id=run_id,
                     folder=folder,
-                    stack=shared.stack,
-                    temporal=shared.temporal,
+                    parts=shared,
                     world=world,
                     tail=tail,
                     writer=writer,
                     sink=sink,
-                    zygote=shared.zygote,
-                    template=shared.template,
                     env=env,
                 )
                 sink.on_page = lambda page: _record_page(run, page)

@@ -23,9 +23,10 @@ from actonce.contracts.identity import derive_operation_id
 from actonce.evidence import Cell as CellLine
 from actonce.evidence import Expected, Fault, PlannedOperation, PlannedTask
 from actonce.testing.export import export_ledger, export_release, export_task
+from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
-from drills.rig import Cell, CellSpec, Invalid, Run
+from drills.rig import Cell, CellSpec, Run
 from drills.table import SETTLE_S, STEP, TENANT, probe, quiet, refund_payload
 
 SUBMIT_S = 15.0  # the entry's own deadline is 4 s

@@ -21,10 +21,11 @@ from typing import Any
 from actonce.evidence import Fault
 from actonce.testing.faults import Installed, Stream, WireFault
 from actonce.testing.processes import Process
+from actonce.testing.site import Invalid
 from actonce.testing.tap import Exchange, Gate
 from actonce.testing.waiting import eventually
 from drills.cells import Axes
-from drills.rig import READS, Cell, Invalid
+from drills.rig import READS, Cell
 
 POINT_S = 45.0  # until the operation is in flight; workers of 10 cells start at once on two cores
 ENDED_S = 20.0  # until the caller's connection ends; its send deadline is 3 s

@@ -11,22 +11,23 @@ import pytest
 from actonce.evidence import Verdict, write_verdict
 from actonce.stack import StackError
 from actonce.testing.challenge import NotControlled
+from actonce.testing.parts import Parts
 from drills import running, strike, table
 from drills.cells import Axes
 from drills.rig import Cell
-from drills.running import Shared, drill_record, open_run, shared_parts
+from drills.running import drill_record, open_run, shared_parts
 from drills.table import PlannedCell, run_cell, table_play
 
 KILLED = table_play(Axes(process="SIGKILL"))
 
 
 @pytest.fixture
-async def shared(tmp_path: Path) -> AsyncIterator[Shared]:
-    async with shared_parts(tmp_path / "stack", 1, print) as parts:
+async def shared(tmp_path: Path) -> AsyncIterator[Parts]:
+    async with shared_parts(tmp_path / "stack", print) as parts:
         yield parts
 
 
-async def one_run(shared: Shared, out: Path, *, breaks_off: bool = False) -> Verdict:
+async def one_run(shared: Parts, out: Path, *, breaks_off: bool = False) -> Verdict:
     """One drill of one cell; `breaks_off`: the drill itself crashes after the strike."""
     record = drill_record("lost-acknowledgement", "a test", seed=1, quick=True, stack=shared.stack)
     async with open_run(shared, out, record, print) as run:
@@ -38,7 +39,7 @@ async def one_run(shared: Shared, out: Path, *, breaks_off: bool = False) -> Ver
 
 @pytest.mark.timeout(240)
 async def test_the_same_drill_twice_and_after_a_crash_proves_its_fault_each_time_case_i2(
-    shared: Shared, tmp_path: Path
+    shared: Parts, tmp_path: Path
 ) -> None:
     first = await one_run(shared, tmp_path / "first")
     with pytest.raises(KeyboardInterrupt):
@@ -52,7 +53,7 @@ async def test_the_same_drill_twice_and_after_a_crash_proves_its_fault_each_time
 
 @pytest.mark.timeout(120)
 async def test_a_kill_with_no_operation_in_the_wanted_state_is_invalid_case_i3(
-    shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(cell: Cell, plan: PlannedCell) -> None:
         """The task is never started: nothing will ever be in flight."""
@@ -66,7 +67,7 @@ async def test_a_kill_with_no_operation_in_the_wanted_state_is_invalid_case_i3(
 
 @pytest.mark.timeout(120)
 async def test_a_destination_that_does_not_prove_itself_controlled_is_not_touched(
-    shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = running.spawn
 
@@ -84,5 +85,5 @@ async def test_a_destination_that_does_not_prove_itself_controlled_is_not_touche
 async def test_a_temporal_that_is_not_ours_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEMPORAL_ADDRESS", "temporal.example.org:7233")
     with pytest.raises(StackError, match="not the drills' own"):
-        async with shared_parts(tmp_path / "stack", 1, print):
+        async with shared_parts(tmp_path / "stack", print):
             pass

@@ -17,21 +17,19 @@ import inspect
 import itertools
 import json
 import os
-import secrets
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 from temporalio.client import Client, WorkflowHandle
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from actonce.contracts.identity import OperationKey, derive_operation_id
 from actonce.contracts.messages import OperationRequest, TaskInput
@@ -42,13 +40,12 @@ from actonce.effects.perform import perform
 from actonce.effects.reconcile import settle_step
 from actonce.effects.system import System, register_contracts, this_process
 from actonce.ledger.leases import Leases, uses_of
-from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
 from actonce.stack import Stack, spawn
-from actonce.stack.zygote import Zygote
+from actonce.testing.parts import Parts, open_parts
 from actonce.testing.processes import Process
 from actonce.testing.waiting import eventually
-from drills.rig import PURPOSES, base_environment
+from drills.rig import PURPOSES
 from drills.running import PRELOADED
 from drills.world.client import World
 from drills.world.leases import default_token
@@ -76,17 +73,14 @@ QUICK = {
 class Lab:
     """Shared by all cases of a session."""
 
-    stack: Stack
-    temporal: Client
+    parts: Parts
     world: World
-    zygote: Zygote
-    template: str
-    env: dict[str, str]
     folder: Path
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
-    def dsn(self, database: str) -> str:
-        return urlunsplit(urlsplit(self.stack.ledger_dsn)._replace(path=f"/{database}"))
+    @property
+    def temporal(self) -> Client:
+        return self.parts.temporal
 
     @contextlib.asynccontextmanager
     async def bench(self, *, modes: Mapping[str, Any] | None = None, **settings: Any) -> AsyncIterator[Bench]:
@@ -103,12 +97,6 @@ class Lab:
 @contextlib.asynccontextmanager
 async def open_lab(stack: Stack, folder: Path) -> AsyncIterator[Lab]:
     """Build a lab on running servers; nothing of it is left running."""
-    template = f"cases_{secrets.token_hex(4)}"
-    async with await psycopg.AsyncConnection.connect(stack.ledger_dsn, autocommit=True) as link:
-        await link.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(template)))
-    dsn = urlunsplit(urlsplit(stack.ledger_dsn)._replace(path=f"/{template}"))
-    await asyncio.to_thread(migrate, dsn)
-    env = base_environment(stack)
     async with contextlib.AsyncExitStack() as cleanup:
         command = [sys.executable, "-m", "drills.world", "--folder", str(folder / "world")]
         process = spawn("world", command, log=folder / "world.log", env=dict(os.environ), cwd=ROOT)
@@ -116,10 +104,8 @@ async def open_lab(stack: Stack, folder: Path) -> AsyncIterator[Lab]:
         started = folder / "world" / "world.json"
         await eventually(started.exists, within_s=60, what=f"the world ready (log: {folder / 'world.log'})")
         world = await cleanup.enter_async_context(World(json.loads(started.read_text())))
-        zygote = await Zygote.start(PRELOADED, log=folder / "zygote.log", cwd=ROOT, env=env)
-        await cleanup.enter_async_context(zygote)
-        temporal = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
-        yield Lab(stack, temporal, world, zygote, template, env, folder)
+        parts = await cleanup.enter_async_context(open_parts(stack, ROOT, folder, PRELOADED))
+        yield Lab(parts, world, folder)
 
 
 class Bench:
@@ -130,7 +116,7 @@ class Bench:
         self.world = lab.world
         self.account = f"case{number}"
         self.database = f"case_{number}"
-        self.dsn = lab.dsn(self.database)
+        self.dsn = lab.parts.dsn(self.database)
         self.queue = f"case-{number}"
         self.folder = lab.folder / self.account
         self.folder.mkdir()
@@ -154,10 +140,7 @@ class Bench:
 
     async def ledger_database(self, name: str) -> str:
         """Make one more empty, migrated ledger; return its DSN."""
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
-        async with await psycopg.AsyncConnection.connect(self.lab.stack.ledger_dsn, autocommit=True) as link:
-            await link.execute(statement.format(sql.Identifier(name), sql.Identifier(self.lab.template)))
-        return self.lab.dsn(name)
+        return await self.lab.parts.make_ledger(name)
 
     async def system(
         self,
@@ -288,7 +271,7 @@ class Bench:
         world = self.folder / "world.json"
         world.write_text(self.settings.model_dump_json(), encoding="utf-8")
         return {
-            **self.lab.env,
+            **self.lab.parts.env,
             "ACTONCE_LEDGER_DSN": self.dsn,
             "ACTONCE_TASK_QUEUE": self.queue,
             "ACTONCE_WORLD": str(world),
@@ -303,7 +286,7 @@ class Bench:
         self._processes += 1
         name = f"{role or program.removeprefix('-m ')}-{self._processes}".replace("/", "_")
         process = await Process.start(
-            self.lab.zygote,
+            self.lab.parts.zygote,
             name,
             program,
             args,

@@ -1,0 +1,131 @@
+"""What all drills of a session share: the servers, a zygote that forks the project's programs, a ledger to copy.
+
+Contract: the servers are given, started and stopped by whoever gave them. Every drill gets a ledger database of its
+own, a copy of one that was migrated by a process of its own. The programs start without the settings of whoever started
+the drill. Nothing of the system under test is imported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from actonce.stack import Stack
+from actonce.stack.zygote import Zygote
+from actonce.testing.faults import Proxied
+
+# Imported once, before any program is forked; what a program needs beyond these it imports itself.
+PRELOADED = (
+    "temporalio.client",
+    "temporalio.worker",
+    "temporalio.contrib.pydantic",
+    "temporalio.envconfig",
+    "psycopg",
+    "psycopg_pool",
+    "httpx",
+    "pydantic_settings",
+    "structlog",
+    "apprise",
+    "actonce.ledger.migrate",
+    "actonce.settings",
+    "actonce.effects.watcher",
+    "actonce.effects.activities",
+)
+_MIGRATE = """
+import os
+from actonce.ledger.migrate import migrate
+from actonce.memory import HashingEmbedder
+from actonce.memory.setting_up import set_up
+
+dsn = os.environ["ACTONCE_LEDGER_DSN"]
+print(migrate(dsn), set_up(dsn, HashingEmbedder()))
+"""
+
+
+@dataclass
+class Parts:
+    """Use `open_parts`."""
+
+    stack: Stack
+    temporal: Client
+    zygote: Zygote
+    template: str  # name of the migrated, empty ledger database, with an empty memory in it
+    env: dict[str, str]  # of every process
+    project: Path
+    folder: Path
+
+    def dsn(self, database: str) -> str:
+        """Of a database, straight to the server."""
+        return urlunsplit(urlsplit(self.stack.ledger_dsn)._replace(path=f"/{database}"))
+
+    async def make_ledger(self, database: str) -> str:
+        """One more empty, migrated ledger; returns its DSN."""
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        async with await psycopg.AsyncConnection.connect(self.stack.ledger_dsn, autocommit=True) as link:
+            await link.execute(statement.format(sql.Identifier(database), sql.Identifier(self.template)))
+        return self.dsn(database)
+
+
+@contextlib.asynccontextmanager
+async def open_parts(
+    stack: Stack, project: Path, folder: Path, preloaded: Sequence[str] = PRELOADED
+) -> AsyncIterator[Parts]:
+    """On running servers (PostgreSQL, Temporal), for the programs of the project in `project`. Logs go to `folder`."""
+    env = base_environment(stack, project)
+    async with await Zygote.start(preloaded, log=folder / "logs" / "zygote.log", cwd=project, env=env) as zygote:
+        template = await _template_ledger(stack, env, project)
+        client = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
+        yield Parts(stack, client, zygote, template, env, project, folder)
+
+
+def base_environment(stack: Stack, project: Path) -> dict[str, str]:
+    """What every process gets: ours, without the settings of whoever started the drill."""
+    mine = {k: v for k, v in os.environ.items() if not k.startswith(("ACTONCE_", "TEMPORAL_"))}
+    shared = {k: v for k, v in stack.settings().items() if k.startswith("TEMPORAL_")}
+    path = os.pathsep.join([str(project), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**mine, **shared, "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
+
+
+async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> str:
+    name = f"ledger_template_{secrets.token_hex(4)}"
+    async with await psycopg.AsyncConnection.connect(stack.ledger_dsn, autocommit=True) as link:
+        await link.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    dsn = urlsplit(stack.ledger_dsn)._replace(path=f"/{name}").geturl()
+    migration = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _MIGRATE),
+        env={**env, "ACTONCE_LEDGER_DSN": dsn},
+        cwd=project,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await migration.communicate()
+    if migration.returncode != 0:
+        raise RuntimeError(f"the ledger could not be migrated:\n{said.decode(errors='replace')[-2000:]}")
+    return name
+
+
+def address(url: str) -> tuple[str, int]:
+    """Host and port of an address. Raises ValueError without echoing it: a DSN holds a password."""
+    parts = urlsplit(url)
+    if parts.hostname is None or parts.port is None:
+        raise ValueError(f"{parts.scheme or 'address'} without host and port")
+    return parts.hostname, parts.port
+
+
+def through(dsn: str, proxy: Proxied) -> str:
+    """The same database by way of a proxy."""
+    parts = urlsplit(dsn)
+    login, _, _ = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{login}@{proxy.host}:{proxy.port}", query=""))
