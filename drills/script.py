@@ -23,11 +23,12 @@ from actonce.contracts.identity import derive_operation_id
 from actonce.evidence import Cell as CellLine
 from actonce.evidence import Expected, Fault, PlannedOperation, PlannedTask
 from actonce.testing.export import export_ledger, export_release, export_task
+from actonce.testing.settling import quiet, tasks_ended
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
 from drills.rig import Cell, CellSpec, Run
-from drills.table import SETTLE_S, STEP, TENANT, probe, quiet, refund_payload
+from drills.table import SETTLE_S, STEP, TENANT, probe, refund_payload
 
 SUBMIT_S = 15.0  # the entry's own deadline is 4 s
 SUBMITS_AT_ONCE = 8
@@ -185,18 +186,7 @@ class Script:
     async def ended(self, tasks: Iterable[Wanted] | None = None, within_s: float | None = None) -> bool:
         """Wait until the ledger has each task in one of its expected ends. False (and a note) when some are not."""
         wanted = {task.task_id: task.ends for task in (self.planned.tasks if tasks is None else tasks)}
-
-        async def look() -> bool:
-            rows = {row["task_id"]: row for row in await self.cell.ledger.rows("task")}
-            return all(task in rows and _is_end(rows[task], ends) for task, ends in wanted.items())
-
-        limit_s = self.settle_s if within_s is None else within_s
-        try:
-            await eventually(look, within_s=limit_s, what=f"{self.cell.name}: tasks at their ends", every_s=0.3)
-        except NeverHappened as error:
-            self.note(str(error))
-            return False
-        return True
+        return await tasks_ended(self.cell, wanted, within_s=self.settle_s if within_s is None else within_s)
 
     async def drained(self, within_s: float) -> None:
         """Wait until nothing of this cell moves any more, whatever its tasks are called: for controls."""
@@ -209,11 +199,6 @@ class Script:
             await eventually(look, within_s=within_s, what=f"{self.cell.name}: its tasks at an end", every_s=0.3)
         except NeverHappened as error:
             self.note(str(error))
-
-
-def _is_end(row: dict[str, Any], ends: tuple[str, ...]) -> bool:
-    form = f"{row['state']}:{row['reason']}" if row["reason"] else row["state"]
-    return form in ends or row["state"] in ends
 
 
 async def run_script(run: Run, plan: ScriptCell) -> None:

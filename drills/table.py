@@ -23,6 +23,7 @@ from actonce.contracts.messages import TaskInput
 from actonce.evidence import Cell as CellLine
 from actonce.evidence import Expected, Fault, PlannedOperation
 from actonce.testing.export import FINAL, Row, export_ledger, export_task
+from actonce.testing.settling import QUIET_S, RECOUNT_S, quiet
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
 from drills.cells import Axes
@@ -36,10 +37,8 @@ STEP = "only"  # of task type `single`
 SETTLE_S = 90.0  # reconcile-after 6 s + page grace 8 s + recovery 11 s at worst, times 3 for a busy machine
 CONTROL_SETTLE_S = 30.0  # a control may never settle; its effects are there long before
 START_S = 15.0
-RECOUNT_S = 40.0  # rule R10: after the last bound (about 6 s) and a beacon
 PROBE_S = 90.0  # a second on a quiet machine
 TASK_S = 45.0  # a workflow looks again after at most 30 s
-QUIET_S = 1.0  # 2 × the pause between two readings (0.5 s)
 
 
 class Striking(Protocol):
@@ -404,33 +403,6 @@ async def _task_ended(cell: Cell, plan: PlannedCell) -> None:
         await asyncio.wait_for(cell.run.temporal.get_workflow_handle(plan.task_id).result(), TASK_S)
     except (TimeoutError, WorkflowFailureError, RPCError) as error:
         cell.run.writer.append("drill", "note", cell.name, text=f"{plan.task_id}: {type(error).__name__} {error}")
-
-
-async def quiet(cell: Cell, operation_ids: set[str]) -> None:
-    """Recounts that are due are done, then nothing moves for a while; what is still open is on record."""
-    begun = time.monotonic()
-    state: dict[str, Any] = {"versions": None, "since": begun}
-
-    async def still() -> bool:
-        rows = [row for row in await cell.ledger.rows("operation") if row["operation_id"] in operation_ids]
-        versions = {row["operation_id"]: row["version"] for row in rows}
-        if versions != state["versions"]:
-            state.update(versions=versions, since=time.monotonic())
-        due = [r for r in rows if r["state"] == "committed" and r["recount_at"] and not r["recounted_at"]]
-        return not due and time.monotonic() - state["since"] >= QUIET_S
-
-    try:
-        await eventually(still, within_s=RECOUNT_S, what=f"{cell.name} quiet", every_s=0.2)
-    except NeverHappened as error:
-        cell.run.writer.append("drill", "note", cell.name, text=str(error))
-    rows = {row["operation_id"]: row for row in await cell.ledger.rows("operation")}
-    still_open = [
-        operation_id
-        for operation_id in sorted(operation_ids)
-        if operation_id not in rows or rows[operation_id]["state"] not in {*FINAL, "held"}
-    ]
-    seconds = round(time.monotonic() - begun, 3)
-    cell.run.writer.append("drill", "quiet", cell.name, seconds=seconds, still_open=still_open)
 
 
 async def _export(cell: Cell, plan: PlannedCell) -> None:

@@ -14,8 +14,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from actonce.testing.controls import resend_without_lookup, settle_rule_off
 from actonce.testing.swapping import swap
 from drills.controls.registry import CONTROLS, control
+
+for shipped in (settle_rule_off, resend_without_lookup):
+    control(shipped)
 
 
 @control
@@ -154,17 +158,6 @@ def visibility_off() -> None:
 
 
 @control
-def settle_rule_off() -> None:
-    """`absent` is read at once, while the request may still be under way."""
-
-    def first_issue(contract: Any, attempts: Any) -> Any:
-        return max((a.issued_at for a in attempts if not a.provably_not_sent), default=None)
-
-    swap("actonce.contracts.bounds", "may_commit_until", lambda real: lambda c, a: (first_issue(c, a), False))
-    swap("actonce.contracts.bounds", "reconcile_at", lambda real: first_issue)
-
-
-@control
 def transit_left_out() -> None:
     """The wait ends with the permit's life and the processing: what is on the way is forgotten."""
 
@@ -281,20 +274,6 @@ def ambiguous_as_absent() -> None:
             if verdict.outcome is Outcome.AMBIGUOUS and verdict.page:
                 return verdict.model_copy(update={"outcome": Outcome.ABSENT, "reason": None, "page": False})
             return verdict
-
-        return combine
-
-    swap("actonce.effects.combine", "combine", make)
-
-
-@control
-def resend_without_lookup() -> None:
-    """What is unknown is sent again: nobody looks at the destination."""
-    from actonce.contracts.verdict import Outcome, Verdict
-
-    def make(real: Any) -> Any:
-        def combine(*args: Any) -> Any:
-            return Verdict(outcome=Outcome.ABSENT, words="nobody looked")
 
         return combine
 

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from actonce.evidence import Expected, Fault
+from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
 from drills import doors
 from drills.catalog import Job, Options, Plan
-from drills.rig import Invalid
 from drills.script import Planned, Script, ScriptCell, Wanted, run_script
 
 TASKS, CONTROL_TASKS = 200, 20
