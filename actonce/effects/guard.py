@@ -219,8 +219,8 @@ class Operations(MemorySteps):
 
     async def _approved(self, request: OperationRequest, ref: OperationRef) -> None:
         """Ask people, and wait. Whatever the end is but a rejection, the permit's transaction judges it again."""
+        nudges = self._nudges  # before each look, so that a nudge during it is not lost
         seen = await self._ask("actonce.propose.v1", request, f"propose {request.step}")
-        nudges = self._nudges
         try:
             while seen.state == "pending" and not seen.issued:  # what was issued before is held: it waits there
                 self._waits_for[ref] = seen.approval_id
@@ -228,7 +228,7 @@ class Operations(MemorySteps):
                 await self._nudge_after(nudges, or_cancelled=True)
                 if self._cancelled:
                     raise asyncio.CancelledError
-                nudges = self._nudges  # before the look, so that a nudge during it is not lost
+                nudges = self._nudges
                 seen = await self._ask("actonce.approval.v1", ref, f"look for {request.step}")
         finally:
             self._waits_for.pop(ref, None)

@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 import signal
+from collections.abc import Mapping
 from datetime import timedelta
 
 from google.protobuf.duration_pb2 import Duration
@@ -48,6 +49,7 @@ class Temporal(Part):
     port_names = ("grpc", "ui", "http", "metrics")
     stop_signal = signal.SIGINT
     ready_within_s = 60.0
+    dynamic_config: Mapping[str, int] = {}  # server limits that a test moves, to meet them in minutes
 
     @property
     def address(self) -> str:
@@ -70,6 +72,8 @@ class Temporal(Part):
         ]
         for name, kind in SEARCH_ATTRIBUTES.items():
             command += ["--search-attribute", f"{name}={kind}"]
+        for name, value in self.dynamic_config.items():
+            command += ["--dynamic-config-value", f"{name}={value}"]
         return command
 
     def env(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 
 from actonce.contracts.approval import ApprovalAct, ApprovalRenewal, ApprovalVote
 from actonce.contracts.errors import ApprovalRefused, DecisionRefused
+from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import DecisionRequest, IssueResult, OperationRequest
 from actonce.destinations.base import Destination
 from actonce.effects.approve import propose
@@ -48,11 +49,17 @@ async def vote(system: System, approval: Approval, name: str = "olga", decision:
 
 
 async def press_resume(bench: Bench, system: System) -> str:
+    """What a person does with the held operation: decide, and have it consumed."""
+    await record_resume(bench, system)
+    return (await decide(system, key_of(bench.request())))[1]
+
+
+async def record_resume(bench: Bench, system: System) -> None:
     row = await bench.operation()
+    key = OperationKey(row["tenant"], row["destination"], row["action"], row["operation_id"])
     body = {"action": "resume", "name": "olga", "reason": "approved anew"}
     stamp = {"expected_epoch": row["epoch"], "expected_version": row["version"]}
-    await decisions.record(system.ledger, key_of(bench.request()), DecisionRequest.model_validate(body | stamp))
-    return (await decide(system, key_of(bench.request())))[1]
+    await decisions.record(system.ledger, key, DecisionRequest.model_validate(body | stamp))
 
 
 async def held_for(bench: Bench, result: IssueResult, reason: str) -> None:
