@@ -41,6 +41,7 @@ from actonce.effects.remembering import adopt_memory, check_memory
 from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.health.pagebox import LedgerPages
+from actonce.health.problems import Problems
 from actonce.health.prober import Probe, Prober, Reading, State
 from actonce.leaving import run_and_leave
 from actonce.ledger import memory_use
@@ -140,6 +141,7 @@ async def watch(settings: WorkerSettings) -> None:
             forever("pager", settings.watch_every_s, Pager(LedgerPages(system.ledger)).deliver_once, stopping),
             forever("prober", settings.probe_every_s, prober.probe_once, stopping),
             forever("nudger", settings.watch_every_s, Nudger(system).nudge_once, stopping),
+            forever("problems", settings.probe_every_s, Problems(system.ledger, connect_once).look_once, stopping),
         ]
         ready("watch")
         await asyncio.gather(*loops)

@@ -86,6 +86,7 @@ async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
         encoding="utf-8",
     )
     given = json.dumps({"title": page.title, "text": page.text})
+    at, mono_ns = utc_now(), time.monotonic_ns()  # the task may go on before the person's process has ended
     said = await _process(cell, ["-m", "drills.operator"], given, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
     done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
     ok = said.code == 0
@@ -100,6 +101,8 @@ async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
             "drill",
             "decision",
             cell.name,
+            at=at,
+            mono_ns=mono_ns,
             operation_id=done["operation_id"],
             action=done["action"],
             by=done["by"],

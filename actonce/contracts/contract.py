@@ -23,6 +23,8 @@ from actonce.contracts.errors import ContractError
 from actonce.contracts.identity import KeyFormat
 from actonce.contracts.payload import business_fields, natural_key, payload_digest
 
+_LATER = frozenset({"approvals", "principal", "credentials", "natural_keys", "reversals"})
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -184,7 +186,7 @@ class Contract(_Frozen):
         for name, codes in body["answers"].items():
             body["answers"][name] = sorted(codes)
         # Fields that came later and are not used leave the digest of a contract as it was.
-        body = {k: v for k, v in body.items() if v or k not in ("approvals", "principal", "credentials")}
+        body = {k: v for k, v in body.items() if v or k not in _LATER}
         return f"c1:{hashlib.sha256(rfc8785.dumps(body)).hexdigest()}"
 
     def digest_of(self, action: str, fields: Mapping[str, Any], account: str | None = None) -> str:

@@ -92,13 +92,13 @@ def blind_retry() -> None:
     from actonce.contracts import clocks
 
     def make(real: Any) -> Any:
-        async def send_and_record(system: Any, destination: Any, permit: Any, window: Any, asked_at_s: float) -> Any:
-            result = await real(system, destination, permit, window, asked_at_s)
+        async def send_and_record(system: Any, destination: Any, permit: Any, window: Any, *more: Any) -> Any:
+            result = await real(system, destination, permit, window, *more)
             if result.how != "unknown":
                 return result
             again = type(window)(window.name, system.timer, window._deadline_s, clocks.now_s(), window._ask_ledger)
             again._check = _nothing
-            return await real(system, destination, permit, again, asked_at_s)
+            return await real(system, destination, permit, again, *more)
 
         return send_and_record
 

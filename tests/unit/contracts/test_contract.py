@@ -197,3 +197,20 @@ def test_a_route_that_was_not_declared_is_named() -> None:
 def test_a_contract_cannot_be_changed_in_place() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         contract().version = 2  # type: ignore[misc]
+
+
+def test_contract_that_uses_nothing_new_keeps_the_digest_it_had() -> None:
+    """A ledger refuses the same version with another digest, so a field that came later must not change it."""
+    first_release = Contract(
+        name="payments",
+        version=1,
+        actions=frozenset({"refund"}),
+        account="acct",
+        object_kind="refund",
+        business_fields=("amount_minor",),
+        late_arrival=Bounded(transit_s=60, enforced_by="the gateway"),
+        completion="receipt",
+        write=WritePath(network="n", store="s", credential="c"),
+        clock_skew_s=0.1,
+    )
+    assert first_release.digest == "c1:40cb404cac256f4ff160550c7b800db8e3e61da86c33ff4e9f66c57d85736f81"

@@ -18,7 +18,6 @@ NOT_YET = {
     Reason.AUDIT_GAP,
     Reason.NOBODY_WORKS,
     Reason.BACKLOG,
-    Reason.INCOMPATIBLE_WORKER,
 }
 
 
