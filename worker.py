@@ -41,8 +41,8 @@ from actonce.effects.remembering import adopt_memory, check_memory
 from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.health.pagebox import LedgerPages
-from actonce.health.problems import Problems
 from actonce.health.prober import Probe, Prober, Reading, State
+from actonce.health.problems import Problems
 from actonce.leaving import run_and_leave
 from actonce.ledger import memory_use
 from actonce.ledger import watch as watch_queries

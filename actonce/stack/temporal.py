@@ -45,6 +45,9 @@ CHECK_TIMEOUT_S = 8.0  # the SDK alone would wait 30 s for a listener that says 
 RETENTION_S = 90 * 24 * 3600
 
 
+PROBLEMS_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute"
+
+
 class Temporal(Part):
     port_names = ("grpc", "ui", "http", "metrics")
     stop_signal = signal.SIGINT
@@ -68,6 +71,8 @@ class Temporal(Part):
             *("--db-filename", str(self.folder / "temporal.db")),
             # As durable as the default journal, and measured almost as fast as in memory.
             *("--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=FULL"),
+            # A workflow that its workers cannot continue is reported after two failures (12 s), not five (a minute).
+            *("--dynamic-config-value", f"{PROBLEMS_AFTER}=2"),
             *("--ui-disable-news-fetch", "--log-format", "json", "--log-level", "warn"),
         ]
         for name, kind in SEARCH_ATTRIBUTES.items():

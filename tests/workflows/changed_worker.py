@@ -6,8 +6,8 @@ import sys
 
 import worker
 import workflows
-from tests.replay.changed import Changed
+from tests.workflows.changed import WaitsFirst
 
 if __name__ == "__main__":
-    workflows.ALL = [*(w for w in workflows.ALL if w.__name__ != "SingleTask"), Changed]
+    workflows.ALL = [*(w for w in workflows.ALL if w.__name__ != "SingleTask"), WaitsFirst]
     worker.main(sys.argv[1:])
