@@ -76,7 +76,8 @@ def test_a_stop_names_points_that_exist_and_as_many_processes_as_stand_there(pla
 def test_every_control_has_its_program_and_a_cell_that_runs_guarded_too() -> None:
     named = {control.name for control in CONTROLS}
     here = {name for name, take_out in BROKEN.items() if take_out.__module__ == "drills.controls.broken"}
-    assert named == here - {"resend_without_lookup"}  # that one belongs to `final` and `worker-stopped`
+    assert here - {"resend_without_lookup"} <= named  # that one belongs to `final` and `worker-stopped`
+    assert named <= set(BROKEN)
     special = {control.play().name for control in CONTROLS if "." not in control.play().name}
     assert special <= set(NAMES)
 
