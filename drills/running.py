@@ -11,7 +11,6 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-import re
 import secrets
 import signal
 import sqlite3
@@ -37,9 +36,6 @@ from drills.world.client import World
 Say = Callable[[str], None]
 PRELOADED = (*GENERAL, "actonce.destinations.sandbox", "workflows")
 WORLD_READY_S = 30.0
-_OPERATION_ID = re.compile(r"op1_[a-z2-7]{32}")
-_TASK = re.compile(r"\b[tT]ask ((?:[\w.-]+/){2}[\w.:-]*\w)")
-_REASON = re.compile(r"is held(?: at [\w.-]+)?: ([a-z_]+)")
 
 
 @contextlib.asynccontextmanager
@@ -111,26 +107,9 @@ async def _prove_faults(run: Run) -> None:
 
 
 def _record_page(run: Run, page: Paged) -> None:
-    """A page reached its channel. What it is about is read from its text, as a person would."""
-    channel = page.path.strip("/")
-    operation = _OPERATION_ID.search(f"{page.title} {page.text}")
-    task = _TASK.search(f"{page.title} {page.text}")
-    reason = _REASON.search(f"{page.title} {page.text}")
-    operation_id = operation.group() if operation else None
-    run.writer.append(
-        "page",
-        "page",
-        run.channels.get(channel),
-        mono_ns=page.mono_ns,
-        at=page.at,
-        incident=operation_id or page.title,
-        reason=reason.group(1) if reason else "unnamed",
-        operation_id=operation_id,
-        task_id=task.group(1) if task else None,
-        channel=channel,
-        title=page.title,
-        text=page.text,
-    )
+    """A page reached its channel."""
+    cell = run.channels.get(page.path.strip("/"))
+    run.writer.append("page", "page", cell, mono_ns=page.mono_ns, at=page.at, **page.about())
 
 
 async def _take_journal(run: Run, world_process: Child) -> None:

@@ -19,6 +19,7 @@ from actonce.evidence.record import (
     PlannedTask,
 )
 from actonce.evidence.result import verify, write_verdict
+from actonce.evidence.single import Judged, judge_single
 from actonce.evidence.verdict import Verdict
 from actonce.evidence.writer import EvidenceWriter
 
@@ -29,6 +30,7 @@ __all__ = [
     "EvidenceWriter",
     "Expected",
     "Fault",
+    "Judged",
     "LeftOut",
     "Line",
     "PlannedOperation",
@@ -36,6 +38,7 @@ __all__ = [
     "Verdict",
     "journal_events",
     "judge",
+    "judge_single",
     "verify",
     "write_verdict",
 ]

@@ -25,7 +25,9 @@ def resend_without_lookup() -> None:
     from actonce.contracts.verdict import Outcome, Verdict
 
     def make(real: Any) -> Any:
-        def combine(*args: Any) -> Any:
+        def combine(contract: Any, facts: Any, *rest: Any) -> Any:
+            if facts.acknowledged_object_id is not None:
+                return real(contract, facts, *rest)
             return Verdict(outcome=Outcome.ABSENT, words="nobody looked")
 
         return combine
@@ -49,6 +51,8 @@ def done_without_evidence() -> None:
 
     def make(real: Any) -> Any:
         def combine(contract: Any, facts: Any, *rest: Any) -> Any:
+            if facts.acknowledged_object_id is not None:
+                return real(contract, facts, *rest)
             receipt = Receipt(object_id="assumed", digest=facts.digest)
             return Verdict(outcome=Outcome.COMMITTED, receipt=receipt, words="nobody looked")
 

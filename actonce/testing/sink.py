@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+_OPERATION_ID = re.compile(r"op1_[a-z2-7]{32}")
+_TASK = re.compile(r"\b[tT]ask ((?:[\w.-]+/){2}[\w.:-]*\w)")
+_REASON = re.compile(r"is held(?: at [\w.-]+)?: ([a-z_]+)")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,21 @@ class Paged:
     title: str
     text: str
     body: dict[str, Any]
+
+    def about(self) -> dict[str, Any]:
+        """What it is about, read from its text as a person would: incident, reason, operation_id, task_id."""
+        words = f"{self.title} {self.text}"
+        operation, task, reason = _OPERATION_ID.search(words), _TASK.search(words), _REASON.search(words)
+        operation_id = operation.group() if operation else None
+        return {
+            "incident": operation_id or self.title,
+            "reason": reason.group(1) if reason else "unnamed",
+            "operation_id": operation_id,
+            "task_id": task.group(1) if task else None,
+            "channel": self.path.strip("/"),
+            "title": self.title,
+            "text": self.text,
+        }
 
 
 @dataclass

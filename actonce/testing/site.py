@@ -98,10 +98,11 @@ class Site:
         raise Invalid(f"no living process of {self.name} owns the connection from port {exchange.peer_port}")
 
     async def close(self) -> None:
-        """End every process, record the wire, destroy the proxies."""
+        """End every process, record the wire, destroy the proxies. Safe to call twice."""
         for process in self.processes:
             await process.kill()
-        for tap in self.taps.values():
+        while self.taps:
+            _, tap = self.taps.popitem()
             await tap.close()
             for seen in tap.exchanges:
                 self._record_exchange(seen)
