@@ -20,6 +20,7 @@ from actonce.evidence.compare import rates
 from actonce.evidence.folder import Evidence, integrity, load
 from actonce.evidence.lines import View
 from actonce.evidence.record import VIEW_NAMES, Cell
+from actonce.evidence.recovery import recovery
 from actonce.evidence.strike import Strike, strikes
 from actonce.evidence.verdict import (
     Balance,
@@ -70,7 +71,7 @@ def examine(folder: Path) -> Judgement:
         hits = strikes(case)
     except Exception as error:  # a folder that cannot be read, or a judge that breaks on it, proves nothing
         return Judgement(_unreadable(error), None, [], [])
-    outcomes = [_whole(problems), _struck(hits)]
+    outcomes = [_whole(problems), _struck(hits, evidence)]
     findings: list[Finding] = []
     for name, checker in CHECKERS.items():
         try:
@@ -100,6 +101,7 @@ def examine(folder: Path) -> Judgement:
         controls=controls,
         checks=[outcome.check for outcome in outcomes],
         comparison=rates(case, hits),
+        recovery=recovery(case, hits),
         left_out=evidence.drill.left_out,
     )
     return Judgement(verdict, case, hits, findings)
@@ -128,13 +130,19 @@ def _whole(problems: list[str]) -> Outcome:
     return Outcome(Check(name=name, ok=True, detail="no gap, no foreign row, totals as declared"))
 
 
-def _struck(hits: list[Strike]) -> Outcome:
-    name = "every fault struck"
+def _struck(hits: list[Strike], evidence: Evidence) -> Outcome:
+    least = evidence.drill.struck_share_min
+    name = "every fault struck" if least == 1 else "enough faults struck"
     missed = [f"{hit.cell}: {hit.status}: {hit.why}" for hit in hits if hit.status != "struck"]
-    if missed or not hits:
+    mine = [hit for hit in hits if evidence.cells[hit.cell].arm == "guarded"]
+    struck = sum(hit.status == "struck" for hit in mine)
+    if not hits or (missed and (least == 1 or not mine or struck / len(mine) < least)):
         detail = _some(missed) if missed else "no fault at all"
+        if least < 1:
+            detail = f"{struck} of {len(mine)} guarded, at least {least:.0%} must: {detail}"
         return Outcome(Check(name=name, ok=False, detail=detail), "invalid")
-    return Outcome(Check(name=name, ok=True, detail=f"{len(hits)} of {len(hits)} proven by destination, wire, process"))
+    detail = f"{len(hits) - len(missed)} of {len(hits)} proven by destination, wire, process"
+    return Outcome(Check(name=name, ok=True, detail=f"{detail}; not: {_some(missed)}" if missed else detail))
 
 
 def _checked(name: str, found: list[Finding], case: Case) -> Outcome:

@@ -71,6 +71,9 @@ class Drill(Strict):
     quick: bool
     protections: list[str] = []  # names of the controls this drill promises to run
     left_out: list[LeftOut] = []
+    # Share of the guarded faults that must be proven to have struck. Below 1 only where a schedule cannot know what it
+    # meets (a soak): what did not strike is listed, and does not count.
+    struck_share_min: float = Field(default=1.0, gt=0, le=1)
 
 
 class Expected(Strict):

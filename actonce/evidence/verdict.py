@@ -131,6 +131,17 @@ class ArmRates(Strict):
     held: Rate
 
 
+class Recovery(Strict):
+    """From strike to settled, in seconds, of the operations that one kind of fault struck. `unsettled` have no time."""
+
+    kind: str
+    n: int
+    unsettled: int
+    median_s: float | None
+    p95_s: float | None
+    longest_s: float | None
+
+
 class Verdict(Strict):
     """verdict.json."""
 
@@ -148,6 +159,7 @@ class Verdict(Strict):
     controls: list[ControlResult]
     checks: list[Check] = Field(min_length=1)
     comparison: list[ArmRates] = Field(default_factory=list)
+    recovery: list[Recovery] = Field(default_factory=list)
     left_out: list[LeftOut] = Field(default_factory=list)
 
     @property

@@ -27,15 +27,15 @@ from actonce.testing.challenge import proof, prove_controlled
 from actonce.testing.journal import Journal, iso_utc
 from actonce.testing.latches import Latch, Latches, LatchOrder, LatchPoint, Match, Release
 from actonce.testing.listener import Discard, Listener, Reply, Request
+from actonce.testing.strikes import HIT_S
 from actonce.testing.waiting import eventually
 
 ROUTES = ("write", "list", "by_key")
-HIT_S = 45.0  # workers that start on a busy machine need seconds before anything is sent
 
 
 @dataclass
 class Held:
-    """One armed latch: `await held.hit()`, look, break something, `held.release()`."""
+    """One armed latch: `await held.hit()`, look, break something, `await held.release()`."""
 
     latch: Latch
     _latches: Latches
@@ -45,7 +45,7 @@ class Held:
         what = f"a request at latch {self.latch.order.point} (of {self.latch.order.match.operation_id or 'any'})"
         return await eventually(lambda: self.latch.hit, within_s=within_s, what=what)
 
-    def release(self, action: str = "continue") -> None:
+    async def release(self, action: str = "continue") -> None:
         """Let it go on. `drop` forgets it without a trace, which is only possible at `arrived`."""
         self._latches.release(Release(latch_id=self.latch.latch_id, action=action))
 

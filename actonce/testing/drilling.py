@@ -39,9 +39,10 @@ from actonce.evidence import (
 )
 from actonce.evidence.record import Proof
 from actonce.evidence.writer import utc_now
-from actonce.testing.destination import HIT_S, Held, LatchDestination
+from actonce.testing import strikes
+from actonce.testing.destination import Held, LatchDestination
 from actonce.testing.export import export_ledger, export_task
-from actonce.testing.faults import Installed, WireFault
+from actonce.testing.faults import Proxied, WireFault
 from actonce.testing.latches import LatchPoint
 from actonce.testing.parts import Parts, address
 from actonce.testing.processes import Process
@@ -49,13 +50,12 @@ from actonce.testing.selftest import SelfTest
 from actonce.testing.settling import quiet, tasks_ended
 from actonce.testing.sink import Paged, Sink
 from actonce.testing.site import Invalid, Site
-from actonce.testing.tap import Exchange
-from actonce.testing.waiting import NeverHappened, eventually
+from actonce.testing.tap import Tap
+from actonce.testing.waiting import NeverHappened
 
 TENANT = "drill"
 ONCE = Expected(outcomes=["committed"], effects=(1, 1))
 ENTRY_S = 15.0  # the entry's own deadline is 4 s
-LOST_S = 30.0  # until the caller's connection ends: beyond any send deadline that suits a test
 # Of a contract, for drills: a permit lives ten times a slow transaction, and nobody waits long. Seconds.
 SHORT_TIMES = {
     "connect_timeout_s": 1.0,
@@ -282,13 +282,13 @@ class Drill(Site):
         operation = task.operation(step)
         return self.destinations[operation.destination].latch(point, operation.operation_id)
 
-    def exchange(self, task: DrilledTask, step: str) -> Exchange:
-        """The last complete request of an operation that the tap saw. Raises Invalid when there is none."""
-        operation = task.operation(step)
-        sent = self.taps[f"{operation.destination}.write"].sent(operation.operation_id)
-        if not sent:
-            raise Invalid(f"{self.name}: no request of {step} ({operation.operation_id}) was seen on its way")
-        return sent[-1]
+    def tap(self, task: DrilledTask, step: str) -> Tap:
+        """The tap on the path by which an operation is sent."""
+        return self.taps[f"{task.operation(step).destination}.write"]
+
+    def sender(self, task: DrilledTask, step: str) -> Process:
+        """The process that sent an operation last, by the kernel's own table. Raises Invalid."""
+        return self.owner_of(strikes.last_sent(self.tap(task, step), task.operation(step).operation_id))
 
     def struck(
         self, task: DrilledTask, step: str, proof: Sequence[Proof], self_test: str | None = None, **more: Any
@@ -311,55 +311,34 @@ class Drill(Site):
         self, task: DrilledTask, step: str, number: signal.Signals = signal.SIGKILL
     ) -> AsyncIterator[None]:
         """The worker that sent it is killed when the destination has committed and has not yet answered."""
-        proof: list[Proof] = ["request_arrived", "effect_committed", "answer_not_delivered", "signal_delivered"]
-        self.struck(task, step, [*proof, "process_exited"], signals=[number.name])
+        self.struck(task, step, strikes.KILLED, signals=[number.name])
         held = self.latch("committed", task, step)
         yield
-        await held.hit()
-        owner = self.owner_of(self.exchange(task, step))
-        owner.signal(number)
-        await owner.ended()
-        held.release()
+        operation_id = task.operation(step).operation_id
+        await strikes.kill_sender(self, self.tap(task, step), operation_id, held, number)
 
     @contextlib.asynccontextmanager
     async def lose_answer(self, task: DrilledTask, step: str, how: WireFault = WireFault.CLOSED) -> AsyncIterator[None]:
         """The destination commits, and its answer is lost on the way."""
-        self.struck(task, step, ["request_arrived", "effect_committed", "answer_not_delivered"], f"{how}_downstream")
+        self.struck(task, step, strikes.LOST_ANSWER, f"{how}_downstream")
         held = self.latch("committed", task, step)
         yield
-        await held.hit()
-        toxic = await self._write_proxy(task, step).install(how, "downstream")
-        held.release()
-        await self._given_up(task, step, toxic)
+        operation_id = task.operation(step).operation_id
+        await strikes.lose_answer(self.tap(task, step), self._way(task, step), operation_id, held, how)
 
     @contextlib.asynccontextmanager
     async def lose_request(
         self, task: DrilledTask, step: str, how: WireFault = WireFault.CLOSED
     ) -> AsyncIterator[None]:
         """The request leaves the worker, complete, and never arrives."""
-        self.struck(task, step, ["request_sent", "request_not_arrived"], f"{how}_upstream")
-        operation = task.operation(step)
-        tap = self.taps[f"{operation.destination}.write"]
-        gate = tap.hold(lambda exchange: exchange.operation_id == operation.operation_id)
+        self.struck(task, step, strikes.LOST_REQUEST, f"{how}_upstream")
+        operation_id = task.operation(step).operation_id
+        gate = strikes.gate_for(self.tap(task, step), operation_id)
         yield
-        try:
-            await asyncio.wait_for(gate.tripped.wait(), HIT_S)
-        except TimeoutError as error:
-            raise Invalid(f"{self.name}: {step} sent nothing within {HIT_S:g} s") from error
-        toxic = await self._write_proxy(task, step).install(how, "upstream")
-        gate.open()
-        await self._given_up(task, step, toxic)
+        await strikes.lose_request(self.tap(task, step), self._way(task, step), operation_id, gate, how)
 
-    def _write_proxy(self, task: DrilledTask, step: str) -> Any:
+    def _way(self, task: DrilledTask, step: str) -> Proxied:
         return self.proxies[f"{task.operation(step).destination}.write"]
-
-    async def _given_up(self, task: DrilledTask, step: str, toxic: Installed) -> None:
-        """The struck request is over on the caller's side; what comes later finds a clean path."""
-        exchange = self.exchange(task, step)
-        await eventually(
-            lambda: exchange.ended_by is not None, within_s=LOST_S, what=f"the caller of {step} gave its request up"
-        )
-        await self._write_proxy(task, step).remove(toxic)
 
     def _on_page(self, page: Paged) -> None:
         self.writer.append("page", "page", self.name, mono_ns=page.mono_ns, at=page.at, **page.about())

@@ -95,13 +95,14 @@ def test_the_guides_drills_are_under_sixty_lines() -> None:
 def test_the_guides_project_is_drilled_with_the_wheel_alone(site: Path, project: Path) -> None:
     for name, text in {**guide_files(), "test_bad.py": BAD}.items():
         (project / name).write_text(text, encoding="utf-8")
-    packages = sysconfig.get_path("purelib")
+    packages, scripts = sysconfig.get_path("purelib"), sysconfig.get_path("scripts")
+    path = os.pathsep.join([scripts, os.environ["PATH"]])
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ACTONCE_", "TEMPORAL_", "PYTEST_"))}
     ran = subprocess.run(
         # Without `site` no .pth file puts this checkout on the path.
         [sys.executable, "-S", "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=junit.xml"],
         cwd=project,
-        env={**env, "PYTHONPATH": os.pathsep.join([str(site), packages])},
+        env={**env, "PATH": path, "PYTHONPATH": os.pathsep.join([str(site), packages])},
         capture_output=True,
         text=True,
         check=False,
