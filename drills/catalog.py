@@ -110,8 +110,9 @@ def worst(codes: Iterable[int]) -> int:
 
 def catalog() -> dict[str, Scenario]:
     """Every drill by name."""
+    from drills.scenarios.credential_expired import CredentialExpired
     from drills.scenarios.lost_acknowledgement import LostAcknowledgement
     from drills.scenarios.stopped import Final, WorkerStopped
 
-    scenarios: list[Scenario] = [Final(), WorkerStopped(), LostAcknowledgement()]
+    scenarios: list[Scenario] = [Final(), WorkerStopped(), LostAcknowledgement(), CredentialExpired()]
     return {scenario.name: scenario for scenario in scenarios}

@@ -58,6 +58,11 @@ async def client(cell: Cell, *arguments: str) -> Said:
     return await _process(cell, ["client.py", *arguments], "")
 
 
+async def program(cell: Cell, module: str, given: str, **env: str) -> Said:
+    """`python -m module`, in a process of its own, with something on its standard input."""
+    return await _process(cell, ["-m", module], given, **env)
+
+
 async def start(cell: Cell, task_type: str, key: str, tenant: str, payload: dict[str, Any]) -> str:
     """Start a task as anyone would. Returns its id."""
     said = await client(
@@ -78,7 +83,7 @@ async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
         json.dumps(
             {
                 "url": f"{cell.run.world.listeners['payments.list']}/v1/{cell.account}/refunds",
-                "headers": {"Authorization": f"Bearer tok-{cell.account}-list"},
+                "headers": {"Authorization": f"Bearer tok-{cell.account}-list"},  # a person's own login
                 "author": f"prn-{cell.account}",
                 "object": "refund",
             }

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,9 @@ class CellSpec:
     stops: tuple[str, ...] = ()
     watch_past_proxies: bool = False
     own_memory: bool = False  # a memory in a database and with a role of its own, behind a proxy of its own
+    # What the cell has beside the parts that all have: entered before its programs start, left last; gives settings for
+    # them.
+    attach: Callable[[Cell], AbstractAsyncContextManager[dict[str, str]]] | None = None
 
     @property
     def account(self) -> str:
@@ -98,6 +103,7 @@ class Cell(Site):
         self.channel = f"page-{spec.number}"
         self.workers: list[Process] = []
         self.others: dict[str, Process] = {}
+        self._attached = AsyncExitStack()
         self._env: dict[str, str] = {}
         self.memory_dsn: str | None = None  # straight to the server
 
@@ -114,13 +120,19 @@ class Cell(Site):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def close(self) -> None:
+        """As every site, then what was attached."""
+        await super().close()
+        await self._attached.aclose()
+
     async def _make(self) -> None:
         await self.run.world.configure(self.account, "payments", late_arrival=self.spec.late_arrival, **self.spec.modes)
         await self.make_ground()
+        more = await self._attached.enter_async_context(self.spec.attach(self)) if self.spec.attach else {}
         if self.spec.own_memory:
             self.memory_dsn = await self._make_memory()
         await self._make_paths()
-        self._env = self._environment()
+        self._env = {**self._environment(), **more}
         for number in range(self.spec.workers):
             self.workers.append(await self.start_program(f"worker-{number + 1}", *self.spec.worker))
         if self.spec.watch:

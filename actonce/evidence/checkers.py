@@ -11,6 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from actonce.evidence.case import Case, Finding, Story, is_own, moment
+from actonce.evidence.checks_credentials import (
+    killed_leases,
+    leaked_secrets,
+    sent_under_dead_lease,
+    unauthorised_effects,
+)
 from actonce.evidence.checks_memory import false_empty, false_up
 from actonce.evidence.checks_release import released_by_rate, released_in_order
 from actonce.evidence.checks_tasks import held_tasks_are_paged, tasks_as_expected
@@ -401,4 +407,8 @@ CHECKERS: dict[str, Callable[[Case], list[Finding]]] = {
     "held tasks are paged": held_tasks_are_paged,
     "no false empty": false_empty,
     "no false up": false_up,
+    "no send under a lease that is over": sent_under_dead_lease,
+    "no effect without authority": unauthorised_effects,
+    "no good lease killed": killed_leases,
+    "no secret left behind": leaked_secrets,
 }

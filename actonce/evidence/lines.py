@@ -167,6 +167,16 @@ class KeyCancelled(DestinationLine):
     key: str
 
 
+class LeaseEvent(DestinationLine):
+    """What the lease manager did: `event` is issued, renewed, denied, ended, gone, refused, away or configured."""
+
+    of_kind: ClassVar[str] = "lease"
+    event: str
+    purpose: str | None = None
+    lease_id: str | None = None
+    why: str | None = None
+
+
 class JournalNote(DestinationLine):
     """Anything else the destination says about itself (mode changes, planted rows, latch releases)."""
 
@@ -336,6 +346,15 @@ class Decision(Line):
     by: str
 
 
+class Authority(Line):
+    """From here on the access policy that the drill put in force allows the cell's effects, or it does not."""
+
+    of_source: ClassVar[str] = "drill"
+    of_kind: ClassVar[str] = "authority"
+    allowed: bool
+    policy_version: int
+
+
 class ProbeOperation(Line):
     """An operation run after the faults were healed. `cell` null = once for the whole run."""
 
@@ -501,10 +520,11 @@ class View(Line):
 
 _LINES: tuple[type[Line], ...] = (
     Request, Effect, AnswerBegun, AnswerFailed, AnswerReplaced, Dropped, Refused, Reversed, Latch,
-    Challenge, Connection, RequestIncomplete, Beacon, ProbeNote, KeyCancelled, JournalNote, JournalEnd,
+    Challenge, Connection, RequestIncomplete, Beacon, ProbeNote, KeyCancelled, LeaseEvent, JournalNote, JournalEnd,
     ToxicAdded, ToxicRemoved, ProxyDisabled, ProxyEnabled, CallerConnection, Started, Signalled,
     ProcessState, Exited, Observation, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
-    ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold, CallerMemory,
+    Authority, ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
+    CallerMemory,
     CallerTask, CallerRelease, View,
 )  # fmt: skip
 KINDS: dict[tuple[str, str], type[Line]] = {(line.of_source, line.of_kind): line for line in _LINES}

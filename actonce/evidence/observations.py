@@ -86,6 +86,25 @@ def _rows_gone(facts: Facts) -> Judged:
     return ok, f"index {facts.get('index')}, {facts.get('rows')} rows, {facts.get('rows_before')} before"
 
 
+def _no_lease_in_force(facts: Facts) -> Judged:
+    """By the lease manager's own journal: the credential was leased, it is not any more, and asking was in vain."""
+    had, denied, left = (int(facts.get(name) or 0) for name in ("had", "denied", "in_force"))
+    return had > 0 and denied > 0 and left == 0, f"{had} leases had been given, {left} in force, asked {denied} times"
+
+
+def _turned_away_everywhere(facts: Facts) -> Judged:
+    """Every read route answered 401, by the destination's journal."""
+    routes = facts.get("routes") or {}
+    return bool(routes) and all(int(count) > 0 for count in routes.values()), f"401 by route: {routes}"
+
+
+def _renewed_in_use(facts: Facts) -> Judged:
+    """The manager, to which two renewals at once are a misuse, renewed while effects were being written."""
+    renewed, sent = int(facts.get("renewed") or 0), int(facts.get("sent") or 0)
+    ok = facts.get("jealous") is True and renewed >= 2 and sent >= 5
+    return ok, f"{renewed} renewals while {sent} writes arrived, jealous {facts.get('jealous')}"
+
+
 CLAIMS: dict[str, Callable[[Facts], Judged]] = {
     "silent": _silent,
     "refused": _refused,
@@ -98,6 +117,9 @@ CLAIMS: dict[str, Callable[[Facts], Judged]] = {
     "stands_in_query": _stands_in_query,
     "index_gone": _index_gone,
     "rows_gone": _rows_gone,
+    "no_lease_in_force": _no_lease_in_force,
+    "turned_away_everywhere": _turned_away_everywhere,
+    "renewed_in_use": _renewed_in_use,
 }
 
 

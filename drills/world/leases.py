@@ -72,7 +72,12 @@ class _Lease:
 
 def default_token(account: str) -> str:
     """The manager's token that an account starts with."""
-    return f"{MARK}root-{account}"
+    return f"{mark_of(account)}root"
+
+
+def mark_of(account: str) -> str:
+    """How every secret of an account begins: whose leak it is."""
+    return f"{MARK}{account}-"
 
 
 class LeaseManager:
@@ -158,8 +163,8 @@ class LeaseManager:
         return _errors(404, f"no handler for route {request.path}")
 
     def _account(self, token: str) -> str | None:
-        start = default_token("")
-        return self._tokens.get(token) or (token.removeprefix(start) if token.startswith(start) else None)
+        account = token.removeprefix(MARK).removesuffix("-root")
+        return self._tokens.get(token) or (account if token == default_token(account) else None)
 
     def _mode(self, account: str, purpose: str | None = None) -> LeaseModes:
         modes = self._modes.get(account, LeaseModes())
@@ -179,7 +184,7 @@ class LeaseManager:
             account=account,
             purpose=purpose,
             scope=modes.scope.get(purpose, everywhere),
-            secret=f"{MARK}{secrets.token_urlsafe(18)}",
+            secret=f"{mark_of(account)}{secrets.token_urlsafe(18)}",
             born_s=now_s,
             ends_s=now_s + min(modes.life_s, modes.longest_s),
         )

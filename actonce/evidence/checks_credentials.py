@@ -1,0 +1,78 @@
+"""Checkers about leases, authority and secrets. Pure, as all checkers; for cells whose params say `leased`.
+
+They rest on the lease manager's journal, the destination's, what the drill itself put in force, and a search by the
+witness; nothing that the system says about itself is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from actonce.evidence.case import Case, Finding, Story
+from actonce.evidence.lines import Authority, LeaseEvent, Observation, Refused
+from actonce.evidence.record import Cell
+
+SEARCHED = "secrets_searched"
+TWICE = "used twice at once"
+
+
+def _leased(case: Case) -> Iterator[Cell]:
+    return (cell for cell in case.evidence.arm("guarded", "control") if cell.params.get("leased"))
+
+
+def _stories(case: Case) -> Iterator[Story]:
+    names = {cell.cell for cell in _leased(case)}
+    return (story for story in case.own() if story.cell.cell in names)
+
+
+def sent_under_dead_lease(case: Case) -> list[Finding]:
+    """No write reaches the destination under a lease that has run out: a permit never outlives its lease."""
+    refused = {(line.journal, line.request_id): line.why for line in case.evidence.of(Refused)}
+    return [
+        story.finding("sent under dead lease op", f"{request.request_id} was refused: {why}")
+        for story in _stories(case)
+        for request in story.requests
+        if (why := refused.get((request.journal, request.request_id), "")).startswith("credential write")
+        and why.endswith("expired")
+    ]
+
+
+def unauthorised_effects(case: Case) -> list[Finding]:
+    """No effect while the access policy that the drill had put in force did not allow it (or there was none)."""
+    findings = []
+    for story in _stories(case):
+        said = sorted(case.evidence.of(Authority, story.cell.cell), key=lambda line: line.mono_ns)
+        for effect in story.effects:
+            before = [line for line in said if line.mono_ns <= effect.mono_ns]
+            if not before or not before[-1].allowed:
+                policy = f"policy {before[-1].policy_version} does not allow it" if before else "there was no policy"
+                findings.append(story.finding("unauthorised effect op", f"{effect.object_id} at {effect.at}, {policy}"))
+    return findings
+
+
+def killed_leases(case: Case) -> list[Finding]:
+    """Nobody of ours kills a good lease by using it twice at once."""
+    return [
+        Finding("good lease killed", line.lease_id or "", f"{line.why} at {line.at}", cell.cell)
+        for cell in _leased(case)
+        for line in case.evidence.of(LeaseEvent, cell.cell)
+        if line.event == "ended" and line.why == TWICE
+    ]
+
+
+def leaked_secrets(case: Case) -> list[Finding]:
+    """A marked secret is found nowhere in what a cell leaves; and it was looked for where it could be (case c12)."""
+    findings = []
+    for cell in _leased(case):
+        searches = [line for line in case.evidence.of(Observation, cell.cell) if line.name == SEARCHED]
+        given = any(line.event == "issued" for line in case.evidence.of(LeaseEvent, cell.cell))
+        read = [line for line in searches if line.facts.get("bytes")]
+        if not read or not given:
+            what = "no marked secret was ever given out" if read else "nobody searched what it leaves"
+            findings.append(Finding("leaked secret", cell.cell, what, cell.cell, weight="invalid"))
+        for line in searches:
+            findings += [
+                Finding("leaked secret", cell.cell, f"a marked secret is in {place}", cell.cell)
+                for place in line.facts.get("hits", [])
+            ]
+    return findings

@@ -1,0 +1,223 @@
+"""What the drill `credential-expired` puts beside a cell: leases from the world's manager, and a witness of them.
+
+The manager's token lies in a folder of its own that is removed at the end; everything else that a cell leaves is
+searched for marked secrets when its processes have ended. Facts about leases come from the manager's own journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from actonce.evidence.checks_credentials import SEARCHED
+from drills import doors
+from drills.rig import PURPOSES, READS, Cell, Invalid
+from drills.world.leases import default_token, mark_of
+
+TICK_S = 0.5
+LIFE_S = 4.0  # of a lease of the write's credential: eight ticks
+APPROVAL_OVER_MINOR = 5_000
+Row = dict[str, Any]
+
+
+def leased(min_left_s: float = 1.0, **modes: Any) -> Callable[[Cell], AbstractAsyncContextManager[dict[str, str]]]:
+    """For `CellSpec.attach`. `modes` are of the world's lease manager."""
+
+    @contextlib.asynccontextmanager
+    async def attach(cell: Cell) -> AsyncIterator[dict[str, str]]:
+        host, port = cell.run.world.listeners["leases"].removeprefix("http://").split(":")
+        proxy = await cell.add_proxy("leases", host, int(port))
+        await cell.run.world.configure(cell.account, "payments", leased=True)
+        await cell.run.world.lease(cell.account, **{"life_s": LIFE_S, "only": ["write"], **modes})
+        cell.spec.settings = with_credentials(cell, min_left_s)
+        apart = Path(tempfile.mkdtemp(prefix="actonce-manager-token-"))
+        try:
+            (apart / "token").write_text(default_token(cell.account), encoding="utf-8")
+            path = cell.folder / "credentials.json"
+            path.write_text(json.dumps(settings(cell, f"http://{proxy.host}:{proxy.port}", apart / "token")))
+            yield {"ACTONCE_CREDENTIALS": str(path), "ACTONCE_PROBE_EVERY_S": "1"}
+        finally:
+            shutil.rmtree(apart, ignore_errors=True)
+            await search(cell)
+
+    return attach
+
+
+def settings(cell: Cell, address: str, token_file: Path) -> dict[str, Any]:
+    """The file that ACTONCE_CREDENTIALS names."""
+    wanted = {
+        f"{cell.account}/{purpose}": {
+            "path": f"{cell.account}/creds/{purpose}",
+            "secret_field": "token",
+            "principal": principal(cell),
+            "scope_field": "scope",
+        }
+        for purpose in PURPOSES
+    }
+    vault = {"address": address, "token_file": str(token_file), "credentials": wanted}
+    return {"tick_s": TICK_S, "vault": vault}
+
+
+def with_credentials(cell: Cell, min_left_s: float) -> dict[str, Any]:
+    """The cell's sandbox settings, with every credential of payments leased."""
+    uses = [
+        {
+            "name": f"{cell.account}/{purpose}",
+            "scope": "payments:write" if purpose == "write" else "payments:read",
+            "min_left_s": min_left_s if purpose == "write" else 0.5,
+        }
+        for purpose in PURPOSES
+    ]
+    contracts = {**cell.spec.settings.get("contracts", {})}
+    contracts["payments"] = {**contracts.get("payments", {}), "credentials": uses}
+    return {**cell.spec.settings, "contracts": contracts}
+
+
+def principal(cell: Cell) -> str:
+    return f"agent-{cell.account}"
+
+
+async def set_policy(cell: Cell, version: int, *, allows: bool) -> None:
+    """The owner of the access policy puts the next one in force, through the client; the drill keeps what it says."""
+    rule = {
+        "principal": principal(cell),
+        "destination": "payments",
+        "actions": ["refund" if allows else "look"],
+        "scope": "payments:write",
+    }
+    policy = json.dumps({"version": version, "rules": [rule]})
+    line: dict[str, Any] = {"allowed": allows, "policy_version": version}
+    if allows:  # from before it is in force; when rights are taken away, from when they are
+        cell.run.writer.append("drill", "authority", cell.name, **line)
+    said = await doors.client(
+        cell, "access-policy", "--set", policy, "--name", "policy owner", "--reason", "the drill", "--json"
+    )
+    if said.code != 0:
+        raise Invalid(f"{cell.name}: the access policy was not taken: {said.err[-400:]}")
+    if not allows:
+        cell.run.writer.append("drill", "authority", cell.name, **line)
+
+
+async def credential(cell: Cell, purpose: str = "write") -> Row:
+    """The credential as the client shows it."""
+    said = await doors.client(cell, "credentials", "--json")
+    if said.code != 0:
+        raise Invalid(f"{cell.name}: credentials could not be listed: {said.err[-400:]}")
+    found = [one for one in said.json if one["name"] == f"{cell.account}/{purpose}"]
+    if not found:
+        raise Invalid(f"{cell.name}: no credential {purpose} is known")
+    row: Row = found[0]
+    return row
+
+
+async def rotate(cell: Cell, purpose: str = "write") -> None:
+    """Its owner rotates it, through the client."""
+    now = await credential(cell, purpose)
+    said = await doors.client(
+        cell,
+        *("rotate", now["name"], "--expected-generation", str(now["generation"]), "--name", "its owner"),
+        *("--reason", "it expired", "--json"),
+    )
+    if said.code != 0:
+        raise Invalid(f"{cell.name}: it was not rotated: {said.err[-400:]}")
+
+
+def events(cell: Cell, purpose: str | None = None) -> list[Row]:
+    """What the lease manager did for this cell, by its journal."""
+    lines = [line for line in cell.run.tail.of(cell.account) if line["kind"] == "lease"]
+    return [line for line in lines if purpose in (None, line.get("purpose"))]
+
+
+def standing(cell: Cell, purpose: str = "write") -> dict[str, Any]:
+    """How many leases there were and are in force, and how often another was refused: facts for the record."""
+    ends: dict[str, float] = {}
+    denied = 0
+    for line in events(cell, purpose):
+        if line["event"] in ("issued", "renewed"):
+            ends[line["lease_id"]] = line["mono_ns"] / 1e9 + float(line.get("life_s") or line.get("left_s") or 0.0)
+        elif line["event"] == "ended":
+            ends[line["lease_id"]] = line["mono_ns"] / 1e9
+        denied += line["event"] == "denied"
+    in_force = sum(end > time.monotonic() for end in ends.values())
+    return {"had": len(ends), "in_force": in_force, "denied": denied}
+
+
+def turned_away(cell: Cell) -> dict[str, int]:
+    """401s of each read route, by the destination's journal."""
+    lines = [line for line in cell.run.tail.of(cell.account) if line["kind"] == "refused"]
+    return {route: sum(f"credential {route} 401" in line["why"] for line in lines) for route in READS}
+
+
+async def key_holder(cell: Cell, subject: str) -> dict[str, Any]:
+    """A fresh process is given the newest page about the subject, and nothing else."""
+    pages = [p for p in cell.run.sink.of(cell.channel) if subject in f"{p.title} {p.text}"]
+    if not pages:
+        raise Invalid(f"{cell.name}: no page about {subject} arrived, so nobody is called")
+    given = json.dumps({"title": pages[-1].title, "text": pages[-1].text})
+    said = await doors.program(cell, "drills.keyholder", given)
+    done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
+    doors.record_view(
+        cell,
+        "operator",
+        {"page": pages[-1].text, "did": done},
+        (
+            "from page and procedure alone the credential is rotated and the operation decided",
+            said.code == 0,
+            str(done.get("action") or done.get("lost"))[:300],
+        ),
+    )
+    if done.get("action") in ("resume", "mark_absent"):
+        line = {"operation_id": done["operation_id"], "action": done["action"], "by": done["by"]}
+        cell.run.writer.append("drill", "decision", cell.name, **line)
+    return done
+
+
+# the marked secret ------------------------------------------------------------------------------------------------
+
+
+async def search(cell: Cell) -> None:
+    """Look for a marked secret in everything that the cell leaves, and put on record where it was looked for."""
+    texts: dict[str, bytes] = {str(path.name): path.read_bytes() for path in _files(cell)}
+    texts["pages"] = "\n".join(f"{p.title}\n{p.text}" for p in cell.run.sink.of(cell.channel)).encode()
+    texts |= await _ledger(cell)
+    mark = mark_of(cell.account).encode()  # another cell's leak is that cell's finding
+    facts = {
+        "places": sorted(texts),
+        "bytes": sum(map(len, texts.values())),
+        "hits": sorted(place for place, text in texts.items() if mark in text),
+    }
+    cell.run.writer.append("witness", "observation", cell.name, name=SEARCHED, target=cell.name, facts=facts)
+
+
+def _files(cell: Cell) -> Iterable[Path]:
+    """Logs and settings of its processes, the world's journal, the record so far, Temporal's own file."""
+    yield from (path for path in sorted(cell.folder.rglob("*")) if path.is_file())
+    yield cell.run.world.journal_path
+    yield from (path for path in sorted(cell.run.writer.folder.rglob("*")) if path.is_file())
+    yield from sorted(cell.run.stack.folder.glob("temporal.db*"))
+
+
+async def _ledger(cell: Cell) -> dict[str, bytes]:
+    """Every row of every table, as text."""
+    found: dict[str, bytes] = {}
+    async with await psycopg.AsyncConnection.connect(cell.run.dsn(cell.database), autocommit=True) as link:
+        tables = await (
+            await link.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname LIKE 'actonce%'")
+        ).fetchall()
+        for schema, table in tables:
+            query = sql.SQL("SELECT coalesce(string_agg(t::text, E'\\n'), '') FROM {} t").format(
+                sql.Identifier(schema, table)
+            )
+            row = await (await link.execute(query)).fetchone()
+            found[f"ledger {schema}.{table}"] = str(row[0] if row else "").encode()
+    return found
