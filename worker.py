@@ -148,23 +148,16 @@ async def watch(settings: WorkerSettings) -> None:
 
 
 def credential_probes(registry: Registry) -> dict[str, Probe]:
-    """For each leased credential: really ask for a lease."""
-
-    def probe_of(broker: Broker, credential: str, blocks: str) -> Probe:
-        async def probe() -> Reading:
-            health = await broker.health(credential)
-            how = "asked the broker for a lease, which it renews at the lease manager"
-            return Reading(f"credential:{credential}", "credential", health.state, how, health.detail, blocks)
-
-        return probe
-
+    """One for each leased credential."""
     found: dict[str, Probe] = {}
     for destination in registry:
         contract = destination.contract
         for use in contract.credentials:
             assert isinstance(destination.credentials, Broker)
             what = "sending to" if use == contract.write_credential else "reading"
-            found[f"credential:{use.name}"] = probe_of(destination.credentials, use.name, f"{what} {contract.name}")
+            found[f"credential:{use.name}"] = credential_probe(
+                destination.credentials, use.name, f"{what} {contract.name}"
+            )
     return found
 
 
@@ -177,6 +170,17 @@ def memory_probe(system: System) -> Probe:
         detail = said.why if isinstance(said, Unavailable) else f"memory {said.memory_id}"
         how = "recalled the canary through its index, as a tenant of its own"
         return Reading("memory", "memory", state, how, detail, "tasks that need what is remembered: they are held")
+
+    return probe
+
+
+def credential_probe(broker: Broker, credential: str, blocks: str) -> Probe:
+    """Really asks for a lease."""
+
+    async def probe() -> Reading:
+        health = await broker.health(credential)
+        how = "asked the broker for a lease, which it renews at the lease manager"
+        return Reading(f"credential:{credential}", "credential", health.state, how, health.detail, blocks)
 
     return probe
 

@@ -21,7 +21,7 @@ def no_lease_check() -> None:
                 return kept[credential][0]
             found = await real(self, credential, *args, **more)
             if isinstance(found, Lease):
-                kept[credential] = (found, self.secret_of(found))
+                kept[credential] = (found, self._slots[credential].secret)
             return found
 
         return lease

@@ -86,7 +86,7 @@ class _Expired(Script):
 
         def over() -> bool:
             facts = leasing.standing(self.cell)
-            return facts["had"] > 0 and facts["in_force"] == 0 and facts["denied"] > 0
+            return bool(facts["had"] > 0 and facts["in_force"] == 0 and facts["denied"] > 0)
 
         await eventually(over, within_s=POINT_S, what=f"{self.cell.name}: no lease in force", every_s=0.1)
         self.observe(self.observed, f"{self.cell.account}/write", leasing.standing(self.cell))
