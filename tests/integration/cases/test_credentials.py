@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +13,16 @@ import pytest
 from actonce.contracts.credential import AccessPolicy
 from actonce.contracts.errors import DecisionRefused
 from actonce.contracts.messages import DecisionRequest
+from actonce.contracts.verdict import Page, Receipt
 from actonce.credentials import Broker
+from actonce.destinations.base import Call, Destination, Lookup
 from actonce.effects.decide import decide
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import reconcile
 from actonce.effects.system import System
 from actonce.ledger import decisions, leases
 from actonce.testing.waiting import eventually
-from drills.world.leases import default_token
+from drills.world.leases import default_token, mark_of
 from tests.integration.cases.gates import Gate, before_fence
 from tests.integration.cases.kit import Bench, Lab, key_of, lost, settle, side_by_side
 
@@ -404,3 +407,33 @@ async def test_a_lease_that_makes_us_somebody_else_than_the_contract_says_is_not
         result = await perform(system, bench.request())
         assert (result.status, result.reason) == ("held", "not_authorised")
         assert "acts as somebody" in result.detail and bench.requests() == []
+
+
+@side_by_side
+async def test_an_error_that_quotes_the_secret_is_kept_without_it_case_c12(lab: Lab) -> None:
+    """Of the send and of a route; and what the ledger holds afterwards has no marked secret in it."""
+
+    def quoting(destination: Destination) -> Destination:
+        if destination.contract.name != "payments":
+            return destination
+
+        async def send(call: Call) -> Receipt:
+            async with call.window():
+                raise RuntimeError(f"Authorization: Bearer {call.secret()} was not understood")
+
+        async def read(lookup: Lookup, cursor: str | None) -> Page:
+            raise RuntimeError(f"Authorization: Bearer {lookup.secret()} was not understood")
+
+        return replace(destination, send=send, routes=dict.fromkeys(destination.routes, read))
+
+    async with leasing(lab) as (bench, _, _):
+        owner = await bench.system(change=quoting, broker=bench.broker(TICK_S))
+        result = await perform(owner, bench.request())
+        assert (result.status, "[secret] was not understood" in result.detail) == ("unknown", True)
+        seen = await reconcile(owner, key_of(bench.request()))
+        assert seen.verdict == "ambiguous"
+        (verdict,) = await bench.rows("verdict")
+        assert all("[secret]" in reading["error"] for reading in verdict["readings"])
+        tables = ("attempt", "verdict", "operation", "audit", "page", "lease", "authorisation", "dependency")
+        kept = "".join([str(await bench.rows(table)) for table in tables])
+        assert len(kept) > 1000 and mark_of(bench.account) not in kept
