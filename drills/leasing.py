@@ -20,8 +20,9 @@ import psycopg
 from psycopg import sql
 
 from actonce.evidence.checks_credentials import SEARCHED
+from actonce.testing.site import Invalid
 from drills import doors
-from drills.rig import PURPOSES, READS, Cell, Invalid
+from drills.rig import PURPOSES, READS, Cell
 from drills.world.leases import default_token, mark_of
 
 TICK_S = 0.5
@@ -210,7 +211,7 @@ def _files(cell: Cell) -> Iterable[Path]:
 async def _ledger(cell: Cell) -> dict[str, bytes]:
     """Every row of every table, as text."""
     found: dict[str, bytes] = {}
-    async with await psycopg.AsyncConnection.connect(cell.run.dsn(cell.database), autocommit=True) as link:
+    async with await psycopg.AsyncConnection.connect(cell.parts.dsn(cell.database), autocommit=True) as link:
         tables = await (
             await link.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname LIKE 'actonce%'")
         ).fetchall()

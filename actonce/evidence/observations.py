@@ -99,10 +99,10 @@ def _turned_away_everywhere(facts: Facts) -> Judged:
 
 
 def _renewed_in_use(facts: Facts) -> Judged:
-    """The manager, to which two renewals at once are a misuse, renewed while effects were being written."""
-    renewed, sent = int(facts.get("renewed") or 0), int(facts.get("sent") or 0)
-    ok = facts.get("jealous") is True and renewed >= 2 and sent >= 5
-    return ok, f"{renewed} renewals while {sent} writes arrived, jealous {facts.get('jealous')}"
+    """The manager, to which two renewals at once are a misuse, was asked to renew while many tasks were under way."""
+    renewed, accepted = int(facts.get("renewed") or 0), int(facts.get("accepted") or 0)
+    ok = facts.get("jealous") is True and renewed >= 2 and accepted >= 5
+    return ok, f"asked {renewed} times while {accepted} tasks were there, jealous {facts.get('jealous')}"
 
 
 CLAIMS: dict[str, Callable[[Facts], Judged]] = {

@@ -28,7 +28,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "rows_gone": {"index": "valid", "rows": 0, "rows_before": 2},
     "no_lease_in_force": {"had": 2, "in_force": 0, "denied": 1},
     "turned_away_everywhere": {"routes": {"list": 2, "log": 1}},
-    "renewed_in_use": {"jealous": True, "renewed": 2, "sent": 5},
+    "renewed_in_use": {"jealous": True, "renewed": 2, "accepted": 5},
 }
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("silent", QUIET | {"connected": False}),
@@ -49,9 +49,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("no_lease_in_force", {"had": 2, "in_force": 0, "denied": 0}),
     ("turned_away_everywhere", {"routes": {"list": 2, "log": 0}}),
     ("turned_away_everywhere", {"routes": {}}),
-    ("renewed_in_use", {"jealous": False, "renewed": 2, "sent": 5}),
-    ("renewed_in_use", {"jealous": True, "renewed": 1, "sent": 5}),
-    ("renewed_in_use", {"jealous": True, "renewed": 2, "sent": 1}),
+    ("renewed_in_use", {"jealous": False, "renewed": 2, "accepted": 5}),
+    ("renewed_in_use", {"jealous": True, "renewed": 1, "accepted": 5}),
+    ("renewed_in_use", {"jealous": True, "renewed": 2, "accepted": 1}),
     ("silent", QUIET | {"waited_s": "long"}),
     ("broken_off", QUIET),
     ("broken_off", QUIET | {"ended": "closed", "bytes_down": 1}),
