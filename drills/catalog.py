@@ -48,6 +48,7 @@ class Plan:
     jobs: list[Job]
     left_out: dict[str, str] = field(default_factory=dict)
     protections: list[str] = field(default_factory=list)
+    side_by_side_max: int = 64  # cells with more processes, and more connections, than the table's
 
 
 class Scenario(Protocol):
@@ -68,6 +69,7 @@ async def run_drill(
     """Run one drill and judge it. Raises only for what makes the whole run impossible."""
     plan = scenario.plan(options)
     jobs = [job for job in plan.jobs if options.only is None or any(o in job.name for o in options.only.split(","))]
+    side_by_side = min(options.side_by_side, plan.side_by_side_max)
     record = drill_record(
         scenario.name,
         scenario.claim,
@@ -76,10 +78,10 @@ async def run_drill(
         stack=shared.stack,
         left_out=plan.left_out,
         protections=plan.protections,
-        config={"scope": options.scope, "cells": len(jobs), "side_by_side": options.side_by_side},
+        config={"scope": options.scope, "cells": len(jobs), "side_by_side": side_by_side},
     )
     async with open_run(shared, out, record, say) as run:
-        await drive_all(run, jobs, options.side_by_side, progress)
+        await drive_all(run, jobs, side_by_side, progress)
     say("judging …")
     return await asyncio.to_thread(write_verdict, out)
 

@@ -27,6 +27,7 @@ from drills.script import Planned, Script, ScriptCell, Wanted, run_script
 POINT_S = 60.0  # one step of a cell, with everything else running on two cores
 CONTROL_S = 30.0  # a control may never settle; what it does wrong is done long before
 AT_ONCE = 12
+SIDE_BY_SIDE_MAX = 6  # up to six processes a cell, each with connections of its own: PostgreSQL takes a hundred
 COMMITTED = Expected(outcomes=["committed"], effects=(1, 1), pages=True)
 QUIETLY = Expected(outcomes=["committed"], effects=(1, 1), pages=False)
 ENDED = Expected(outcomes=["closed"], effects=(0, 0), pages=True)
@@ -203,7 +204,6 @@ class BeforeClick(_Expired):
 class _Standing(BeforeClick):
     """The worker stands still at its point when the lease ends; the other one takes over."""
 
-    proof: ClassVar[list[Proof]] = ["observed", "signal_delivered", "process_frozen"]
     signals: ClassVar[list[str]] = ["SIGSTOP", "SIGCONT"]
 
     async def play(self) -> None:
@@ -226,8 +226,9 @@ class _Standing(BeforeClick):
 
 
 class BeforeDispatch(_Standing):
-    """See the module."""
+    """See the module. Whoever stands there has no permit yet, and never gets one."""
 
+    proof: ClassVar[list[Proof]] = ["observed", "process_frozen"]
     spec: ClassVar[dict[str, Any]] = {
         **BeforeClick.spec,
         "workers": 2,
@@ -240,6 +241,7 @@ class BeforeDispatch(_Standing):
 class BeforeSend(_Standing):
     """See the module. The permit dies with its lease: nobody sends under it, and another one is not given."""
 
+    proof: ClassVar[list[Proof]] = ["observed", "signal_delivered", "process_frozen"]
     anchor: ClassVar[Any] = "before_send"
     spec: ClassVar[dict[str, Any]] = {**BeforeDispatch.spec, "stop": "before_fence"}
 
@@ -408,4 +410,4 @@ class CredentialExpired:
         for number, (control, (name, finding)) in enumerate(CONTROLS.items(), len(cells) + 1):
             cells.append(ScriptCell(SCRIPTS[name], name, number, control=control, expected_finding=finding))
         jobs = [Job(cell.full_name, partial(run_script, plan=cell)) for cell in cells]
-        return Plan(jobs=jobs, protections=list(CONTROLS))
+        return Plan(jobs=jobs, protections=list(CONTROLS), side_by_side_max=SIDE_BY_SIDE_MAX)
