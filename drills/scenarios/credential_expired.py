@@ -150,8 +150,7 @@ class _Expired(Script):
 
     async def sent(self) -> None:
         """For controls: wait until something is written, or long enough."""
-        before = len(self.cell.write.exchanges)
-        await self.drained_or(lambda: len(self.cell.write.exchanges) > before)
+        await self.drained_or(lambda: len(self.cell.write.sent(self.operation_id)) > 0)
 
     async def drained_or(self, done: Any) -> None:
         try:
