@@ -114,7 +114,14 @@ def catalog() -> dict[str, Scenario]:
     """Every drill by name."""
     from drills.scenarios.credential_expired import CredentialExpired
     from drills.scenarios.lost_acknowledgement import LostAcknowledgement
+    from drills.scenarios.scheduler_restart import SchedulerRestartDrill
     from drills.scenarios.stopped import Final, WorkerStopped
 
-    scenarios: list[Scenario] = [Final(), WorkerStopped(), LostAcknowledgement(), CredentialExpired()]
+    scenarios: list[Scenario] = [
+        Final(),
+        WorkerStopped(),
+        LostAcknowledgement(),
+        CredentialExpired(),
+        SchedulerRestartDrill(),
+    ]
     return {scenario.name: scenario for scenario in scenarios}

@@ -9,6 +9,7 @@ happens to them goes to the record. `Cell.close` leaves no process and no proxy 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 from collections.abc import Callable
@@ -81,6 +82,7 @@ class CellSpec:
     stop: str | None = None  # points of drills.controls.stops; only for the roles in `stops`
     stops: tuple[str, ...] = ()
     watch_past_proxies: bool = False
+    own_temporal: bool = False  # a server that nobody else uses, and that the cell may kill
     own_memory: bool = False  # a memory in a database and with a role of its own, behind a proxy of its own
     # What the cell has beside the parts that all have: entered before its programs start, left last; gives settings for
     # them.
@@ -121,11 +123,16 @@ class Cell(Site):
         await self.close()
 
     async def close(self) -> None:
-        """As every site, then what was attached."""
-        await super().close()
-        await self._attached.aclose()
+        """As every site, then what was attached, a Temporal of its own among it."""
+        try:
+            await super().close()
+        finally:
+            await self._attached.aclose()
 
     async def _make(self) -> None:
+        if self.spec.own_temporal:
+            folder = self.run.folder / f"temporal-{self.number}"
+            self.parts = await self._attached.enter_async_context(self.parts.with_own_temporal(folder))
         await self.run.world.configure(self.account, "payments", late_arrival=self.spec.late_arrival, **self.spec.modes)
         await self.make_ground()
         more = await self._attached.enter_async_context(self.spec.attach(self)) if self.spec.attach else {}

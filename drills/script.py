@@ -240,7 +240,7 @@ async def _export(cell: Cell, plan: ScriptCell, planned: Planned) -> None:
     await export_ledger(cell.ledger, cell.run.writer, plan.full_name, probes)
     await export_release(cell.ledger, cell.run.writer, plan.full_name, {task.task_id for task in planned.tasks})
     for task in planned.tasks:
-        await export_task(cell.run.temporal, cell.ledger, cell.run.writer, plan.full_name, task.task_id)
+        await export_task(cell.parts.temporal, cell.ledger, cell.run.writer, plan.full_name, task.task_id)
 
 
 def _line(plan: ScriptCell, planned: Planned) -> CellLine:

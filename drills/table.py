@@ -257,7 +257,7 @@ async def start_workflow(cell: Cell, workflow: str, argument: Any, task_id: str)
 
     async def started() -> bool:
         try:
-            await cell.run.temporal.start_workflow(workflow, argument, id=task_id, task_queue=cell.task_queue)
+            await cell.parts.temporal.start_workflow(workflow, argument, id=task_id, task_queue=cell.task_queue)
         except WorkflowAlreadyStartedError:
             return True
         except RPCError as error:
@@ -387,7 +387,7 @@ async def probe(cell: Cell, task_key: str) -> None:
     await start_task(cell, task_key, refund_payload(f"pay-{task_key}", 1))
     ok = False
     try:
-        result = await asyncio.wait_for(cell.run.temporal.get_workflow_handle(task_id).result(), PROBE_S)
+        result = await asyncio.wait_for(cell.parts.temporal.get_workflow_handle(task_id).result(), PROBE_S)
         ok = isinstance(result, dict) and result.get("state") == "complete"
     except (TimeoutError, WorkflowFailureError) as error:
         cell.run.writer.append("drill", "note", cell.name, text=f"probe {operation_id}: {type(error).__name__} {error}")

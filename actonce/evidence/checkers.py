@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from actonce.evidence.case import Case, Finding, Story, is_own, moment
+from actonce.evidence.checks_approvals import approvals_kept, effects_approved
 from actonce.evidence.checks_credentials import (
     killed_leases,
     leaked_secrets,
@@ -405,6 +406,8 @@ CHECKERS: dict[str, Callable[[Case], list[Finding]]] = {
     "released at its rate": released_by_rate,
     "tasks end as expected": tasks_as_expected,
     "held tasks are paged": held_tasks_are_paged,
+    "no approval lost, doubled or re-armed": approvals_kept,
+    "no effect without approval in time": effects_approved,
     "no false empty": false_empty,
     "no false up": false_up,
     "no send under a lease that is over": sent_under_dead_lease,

@@ -518,6 +518,33 @@ class View(Line):
     assertions: list[Assertion] = Field(min_length=1)
 
 
+class ApprovalShown(Line):
+    """One approval as people were shown it at a `phase` of the drill, through the public door."""
+
+    of_source: ClassVar[str] = "view"
+    of_kind: ClassVar[str] = "approval_shown"
+    phase: Literal["before", "during", "after"]
+    approval_id: str
+    operation_id: str
+    digest: str
+    state: str
+    expires_at: str
+
+
+class CallerApproval(Line):
+    """The ledger's row of an approval, exported after the cell."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "approval"
+    approval_id: str
+    operation_id: str
+    digest: str
+    state: str
+    expires_at: str
+    decided_at: str | None
+    consumed_at: str | None
+
+
 _LINES: tuple[type[Line], ...] = (
     Request, Effect, AnswerBegun, AnswerFailed, AnswerReplaced, Dropped, Refused, Reversed, Latch,
     Challenge, Connection, RequestIncomplete, Beacon, ProbeNote, KeyCancelled, LeaseEvent, JournalNote, JournalEnd,
@@ -525,7 +552,7 @@ _LINES: tuple[type[Line], ...] = (
     ProcessState, Exited, Observation, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
     Authority, ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
     CallerMemory,
-    CallerTask, CallerRelease, View,
+    CallerTask, CallerRelease, View, ApprovalShown, CallerApproval,
 )  # fmt: skip
 KINDS: dict[tuple[str, str], type[Line]] = {(line.of_source, line.of_kind): line for line in _LINES}
 

@@ -105,6 +105,24 @@ def _renewed_in_use(facts: Facts) -> Judged:
     return ok, f"asked {renewed} times while {accepted} tasks were there, jealous {facts.get('jealous')}"
 
 
+def _scheduler_down_while_waiting(facts: Facts) -> Judged:
+    """The server's process is gone by the kernel's table, its port refuses, and tasks waited for people just then."""
+    gone = facts.get("alive") is False and bool(facts.get("refused"))
+    waiting = list(facts.get("waiting") or [])
+    said = f"pid {facts.get('pid')} alive {facts.get('alive')}, port: {facts.get('refused') or 'open'}"
+    return gone and bool(waiting), f"{said}, {len(waiting)} waited"
+
+
+def _same_file_again(facts: Facts) -> Judged:
+    """Another process serves the very same file at the very same address, and took a real workflow."""
+    other = facts.get("pid_before") != facts.get("pid_after")
+    same = facts.get("inode_before") == facts.get("inode_after") is not None
+    return other and same and facts.get("took_a_workflow") is True, (
+        f"pid {facts.get('pid_before')} → {facts.get('pid_after')}, inode {facts.get('inode_before')} → "
+        f"{facts.get('inode_after')}, took a workflow: {facts.get('took_a_workflow')}"
+    )
+
+
 CLAIMS: dict[str, Callable[[Facts], Judged]] = {
     "silent": _silent,
     "refused": _refused,
@@ -120,6 +138,8 @@ CLAIMS: dict[str, Callable[[Facts], Judged]] = {
     "no_lease_in_force": _no_lease_in_force,
     "turned_away_everywhere": _turned_away_everywhere,
     "renewed_in_use": _renewed_in_use,
+    "scheduler_down_while_waiting": _scheduler_down_while_waiting,
+    "same_file_again": _same_file_again,
 }
 
 

@@ -31,6 +31,7 @@ _QUERIES: dict[str, LiteralString] = {
     "task": "SELECT * FROM actonce.task ORDER BY created_at",
     "page": "SELECT * FROM actonce.page ORDER BY page_id",
     "decision": "SELECT * FROM actonce.decision ORDER BY decision_id",
+    "approval": "SELECT * FROM actonce.approval ORDER BY proposed_at",
     "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
     "release": "SELECT * FROM actonce.release ORDER BY task_type",
     "memory_use": "SELECT * FROM actonce.memory_use ORDER BY since",
@@ -116,6 +117,10 @@ async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: str,
             resolved_at=utc(row["closed_at"]),
             resolution=row["closed_by"],
         )
+    for row in await reader.rows("approval"):
+        known: Row = {name: utc(row[name]) for name in ("expires_at", "decided_at", "consumed_at")}
+        known |= {name: row[name] for name in ("approval_id", "operation_id", "digest", "state", "round", "decided_by")}
+        writer.append("caller", "approval", cell, **known)
     for row in await reader.rows("memory_use"):
         writer.append(
             "caller",

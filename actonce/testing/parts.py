@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import secrets
 import sys
@@ -65,6 +66,18 @@ class Parts:
     env: dict[str, str]  # of every process
     project: Path
     folder: Path
+    temporal_of_its_own: Stack | None = None  # a server that this drill may kill; `temporal` is connected to it
+
+    @property
+    def temporal_address(self) -> str:
+        return (self.temporal_of_its_own or self.stack).temporal_address
+
+    @contextlib.asynccontextmanager
+    async def with_own_temporal(self, folder: Path) -> AsyncIterator[Parts]:
+        """The same parts with another Temporal, which nobody else uses."""
+        async with Stack.open(folder, {"temporal"}) as own:
+            client = await Client.connect(own.temporal_address, data_converter=pydantic_data_converter)
+            yield dataclasses.replace(self, temporal=client, temporal_of_its_own=own)
 
     def dsn(self, database: str) -> str:
         """Of a database, straight to the server."""

@@ -47,7 +47,7 @@ class Site:
         """Its ledger, and the proxies in front of it and of Temporal."""
         self.folder.mkdir(parents=True)
         await self.parts.make_ledger(self.database)
-        await self.add_proxy("temporal", *address(f"//{self.parts.stack.temporal_address}"))
+        await self.add_proxy("temporal", *address(f"//{self.parts.temporal_address}"))
         await self.add_proxy("ledger", *address(self.parts.stack.ledger_dsn))
 
     def ground_environment(self) -> dict[str, str]:

@@ -345,7 +345,7 @@ def _again_on(again: Callable[[Any, Any], bool]) -> None:
 def main(arguments: list[str]) -> None:
     """Take the protection out, then be the program."""
     import worker
-    from drills.controls import access, forgetting, stops, waiting  # noqa: F401  (registers their controls)
+    from drills.controls import access, approving, forgetting, stops, waiting  # noqa: F401  (register their controls)
 
     if len(arguments) != 2 or arguments[0] not in CONTROLS:
         raise SystemExit(f"usage: broken NAME run|watch|entry; names: {', '.join(CONTROLS)}")
