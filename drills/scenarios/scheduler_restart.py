@@ -319,7 +319,7 @@ class SchedulerRestartDrill:
     name = "scheduler-restart"
     claim = (
         "When Temporal dies while tasks wait for approval, alone or with every worker and the entry, no approval is "
-        "lost, asked for twice or given more time: decisions made meanwhile count, and what expired is held and not run."
+        "lost, asked for twice or given more time; decisions made meanwhile count, and what expired is held, not run."
     )
 
     def plan(self, options: Options) -> Plan:
