@@ -13,14 +13,15 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from temporalio.client import WorkflowHandle
 
+from actonce.contracts.approval import ApprovalVote
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import DecisionRequest, TaskInput
-from actonce.ledger import decisions
+from actonce.ledger import approvals, decisions
 from actonce.memory import HashingEmbedder
 from actonce.memory.setting_up import rebuild_index, set_up
 from actonce.stack import Stack
@@ -108,6 +109,28 @@ async def refund_with_memory(lab: Lab, story: str, *, waits: bool) -> None:
         await save(handle, f"refund.v2.{story}")
 
 
+async def asked(lab: Lab, story: str, decision: Literal["approve", "reject"]) -> None:
+    """People are asked; the workflow waits until they have decided."""
+    contracts = {"payments": {"approvals": [{"action": "refund"}]}}
+    async with lab.bench(contracts=contracts) as bench:
+        await bench.worker()
+        handle = await bench.start_task(bench.task())
+        system = await bench.system()
+        ledger = system.ledger
+        (asked_for,) = await eventually(
+            lambda: approvals.listing(ledger, state="pending"), within_s=20, what="people are asked", every_s=0.1
+        )
+        await eventually(lambda: _waits(handle), within_s=20, what="it says that it waits", every_s=0.1)
+        given = ApprovalVote(name="ada", note="looked at it", digest=asked_for.digest)
+        await approvals.vote(ledger, asked_for.approval_id, decision, given)
+        await handle.signal("actonce.nudge")
+        await save(handle, f"single.v1.{story}")
+
+
+async def _waits(handle: WorkflowHandle[Any, Any]) -> bool:
+    return bool((await handle.describe()).search_attributes.get("ActonceState") == ["waiting_for_approval"])
+
+
 async def batch(lab: Lab) -> None:
     steps = [
         {
@@ -132,6 +155,8 @@ def stories(lab: Lab) -> dict[str, Callable[[], Awaitable[None]]]:
         "single.v1.issued_twice": lambda: single(lab, "issued_twice", LOST_BEFORE),
         "single.v1.declined": lambda: single(lab, "declined", {}, declined=True),
         "single.v1.held_resolved": lambda: held_and_resolved(lab),
+        "single.v1.approved": lambda: asked(lab, "approved", "approve"),
+        "single.v1.rejected": lambda: asked(lab, "rejected", "reject"),
         "refund.v1.clean": lambda: refund(lab, "clean", {}),
         "refund.v1.reconciled": lambda: refund(lab, "reconciled", LOST_AFTER),
         "refund.v2.clean": lambda: refund_with_memory(lab, "clean", waits=False),
