@@ -9,7 +9,6 @@ happens to them goes to the record. `Cell.close` leaves no process and no proxy 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import secrets
 from collections.abc import Callable
