@@ -55,7 +55,8 @@ class Model2VecEmbedder:
         from model2vec import StaticModel
 
         self._model = StaticModel.from_pretrained(model)
-        self.name = f"model2vec:{model}"
+        weights = hashlib.sha256(self._model.embedding.tobytes()).hexdigest()
+        self.name = f"model2vec:{weights[:16]}"  # not where it came from: another model may lie there tomorrow
         self.dimension = int(self._model.dim)
 
     def embed(self, text: str) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -39,6 +40,26 @@ def test_the_vector_of_a_text_never_changes() -> None:
 def test_a_vector_without_a_direction_is_refused(vector: list[float]) -> None:
     with pytest.raises(ValueError, match="no direction"):
         unit(vector)
+
+
+def tiny_model(folder: Path, scale: float) -> str:
+    """A model of four words, made here: no download."""
+    model2vec = pytest.importorskip("model2vec", reason="the extra `embeddings` is not installed")
+    numpy, tokenizers = pytest.importorskip("numpy"), pytest.importorskip("tokenizers")
+    words = {"[UNK]": 0, "refund": 1, "money": 2, "vase": 3}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    vectors = (numpy.eye(4, 8) + scale).astype("float32")
+    model2vec.StaticModel(vectors, tokenizer).save_pretrained(str(folder))
+    return f"model2vec:{folder}"
+
+
+def test_a_real_model_is_named_by_its_weights(tmp_path: Path) -> None:
+    one, same = (embedder_named(tiny_model(tmp_path / name, 0.1)) for name in ("one", "same"))
+    other = embedder_named(tiny_model(tmp_path / "other", 0.2))
+    assert one.name == same.name != other.name and one.dimension == 8
+    assert math.isclose(sum(x * x for x in one.embed("refund vase")), 1.0, rel_tol=1e-5)
+    assert list(one.embed("refund vase")) == list(same.embed("refund vase"))
 
 
 def test_an_embedder_is_chosen_by_name_and_an_unknown_one_is_refused() -> None:
