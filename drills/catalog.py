@@ -114,6 +114,7 @@ def catalog() -> dict[str, Scenario]:
     """Every drill by name."""
     from drills.scenarios.credential_expired import CredentialExpired
     from drills.scenarios.lost_acknowledgement import LostAcknowledgement
+    from drills.scenarios.memory_unreachable import MemoryUnreachable
     from drills.scenarios.scheduler_restart import SchedulerRestartDrill
     from drills.scenarios.stopped import Final, WorkerStopped
 
@@ -123,5 +124,6 @@ def catalog() -> dict[str, Scenario]:
         LostAcknowledgement(),
         CredentialExpired(),
         SchedulerRestartDrill(),
+        MemoryUnreachable(),
     ]
     return {scenario.name: scenario for scenario in scenarios}

@@ -40,8 +40,9 @@ def entry_url(cell: Cell) -> str:
     return str(cell.others["entry"].ready["url"])
 
 
-async def _process(cell: Cell, command: list[str], given: str, **env: str) -> Said:
-    process = await asyncio.create_subprocess_exec(
+async def process(cell: Cell, command: list[str], given: str, **env: str) -> Said:
+    """A fresh process of a person: what it is given on standard input, and what it ended with."""
+    started = await asyncio.create_subprocess_exec(
         *(sys.executable, *command),
         env={**cell.run.env, "ACTONCE_ENTRY_URL": entry_url(cell), **env},
         cwd=ROOT,
@@ -49,13 +50,13 @@ async def _process(cell: Cell, command: list[str], given: str, **env: str) -> Sa
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(given.encode()), CLIENT_S)
-    return Said(int(process.returncode or 0), out.decode(errors="replace"), err.decode(errors="replace"))
+    out, err = await asyncio.wait_for(started.communicate(given.encode()), CLIENT_S)
+    return Said(int(started.returncode or 0), out.decode(errors="replace"), err.decode(errors="replace"))
 
 
 async def client(cell: Cell, *arguments: str) -> Said:
     """`python client.py …`, in a process of its own."""
-    return await _process(cell, ["client.py", *arguments], "")
+    return await process(cell, ["client.py", *arguments], "")
 
 
 async def program(cell: Cell, module: str, given: str, **env: str) -> Said:
@@ -92,7 +93,7 @@ async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
     )
     given = json.dumps({"title": page.title, "text": page.text})
     at, mono_ns = utc_now(), time.monotonic_ns()  # the task may go on before the person's process has ended
-    said = await _process(cell, ["-m", "drills.operator"], given, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
+    said = await process(cell, ["-m", "drills.operator"], given, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
     done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
     ok = said.code == 0
     record_view(

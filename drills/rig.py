@@ -190,12 +190,14 @@ class Cell(Site):
         )
 
     async def _make_memory(self) -> str:
-        """An empty database of a role that owns it: its password can be changed, and nobody else notices."""
+        """A database of a role of its own, empty but for pgvector: its password can change, and nobody else notices."""
         name = f"{self.database}_memory"
         role, password = sql.Identifier(name), secrets.token_hex(8)
         async with await psycopg.AsyncConnection.connect(self.run.stack.ledger_dsn, autocommit=True) as link:
             await link.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(password)))
             await link.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(role, role))
+        async with await psycopg.AsyncConnection.connect(self.run.dsn(name), autocommit=True) as link:
+            await link.execute("CREATE EXTENSION vector")  # not for a role like this one to do
         parts = urlsplit(self.run.stack.ledger_dsn)
         netloc = f"{name}:{password}@{parts.hostname}:{parts.port}"
         return urlunsplit(parts._replace(netloc=netloc, path=f"/{name}"))
