@@ -98,7 +98,7 @@ class MemoryScript(Script):
             raise Invalid(f"{self.cell.name}: nothing was remembered, so there is nothing to forget")
         fault = FAULTS[self.plan_.params["fault"]](self)
         asked = self.planned.tasks[1:3]
-        await fault.strike(partial(self.submit, asked))
+        await fault.strike(partial(self._submit_in_turn, asked))
         if not self.guarded:
             await self._as_a_control_does()
             await fault.observe()
@@ -116,6 +116,10 @@ class MemoryScript(Script):
         why = str((task.get("outcome") or {}).get("summary"))
         self.view("user", {"summary": why}, ("it ends by what was remembered", "refused by policy" in why, why))
         await self.submit([self.planned.tasks[3]])
+
+    async def _submit_in_turn(self, tasks: tuple[Wanted, ...]) -> None:
+        for task in tasks:
+            await self.submit([task])
 
     async def _as_a_control_does(self) -> None:
         """Its task ends, or its prober has looked: whichever the missing protection is about."""

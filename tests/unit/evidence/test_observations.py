@@ -63,7 +63,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("index_gone", {"index": "valid", "rows": 2}),
     ("index_gone", {"index": None, "rows": 0}),
     ("rows_gone", {"index": None, "rows": 0, "rows_before": 2}),
-    ("rows_gone", {"index": "valid", "rows": 1, "rows_before": 2}),
+    ("rows_gone", {"index": "valid", "rows": 2, "rows_before": 2}),
+    ("rows_gone", {"index": "valid", "rows_before": 2}),
     ("never heard of", {"ok": True}),
 ]
 
