@@ -37,7 +37,7 @@ _RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),
     backoff_coefficient=2,
     maximum_interval=timedelta(seconds=5),
-    non_retryable_error_types=["MemoryRefused"],
+    non_retryable_error_types=["MemoryRefused", "PayloadError"],
 )
 _LOOK_FIRST_S = 1.0
 _LOOK_MAX_S = 600.0  # a long outage has a short history; the prober's first good reading nudges at once

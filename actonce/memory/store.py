@@ -32,6 +32,7 @@ from actonce.contracts.memory import (
     Trouble,
     Unavailable,
 )
+from actonce.contracts.payload import check_storable
 from actonce.memory import proof
 from actonce.memory.embedding import Embedder, HashingEmbedder
 from actonce.memory.proof import Question, Unproven, vector_text
@@ -68,9 +69,13 @@ class Memory:
     async def recall(
         self, tenant: str, query: str, k: int = 10, filter: Mapping[str, Any] | None = None
     ) -> Found | Empty | Unavailable:
-        """The `k` items nearest to `query` whose facts contain `filter`. Raises MemoryRefused for a bad question."""
+        """The `k` items nearest to `query` whose facts contain `filter`.
+
+        Raises MemoryRefused and PayloadError for a question that cannot be asked.
+        """
         if not 1 <= k <= K_MAX:
             raise MemoryRefused(f"k is {k}; ask for 1 to {K_MAX} items")
+        check_storable({"query": query, "tenant": tenant}, "recall")
         ask = _json("filter", filter or {}, FACTS_BYTES_MAX)
 
         async def recalled(ends_s: float) -> Found | Empty:
@@ -83,6 +88,7 @@ class Memory:
 
     async def remember(self, tenant: str, key: str, text: str, facts: Mapping[str, Any]) -> Remembered | Unavailable:
         """Keep `text` and `facts` under `key`, once. Raises MemoryRefused when the key says something else already."""
+        check_storable({"key": key, "text": text, "tenant": tenant}, "remember")
         if len(text.encode()) > TEXT_BYTES_MAX:
             raise MemoryRefused(f"{key}: the text has more than {TEXT_BYTES_MAX} bytes; keep a shorter one")
         if key == CANARY_KEY:
@@ -245,6 +251,7 @@ def _item(row: Mapping[str, Any]) -> Item:
 
 
 def _json(what: str, value: Mapping[str, Any], bytes_max: int) -> str:
+    check_storable(value, what)
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:

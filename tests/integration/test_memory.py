@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from actonce.contracts.errors import MemoryRefused
+from actonce.contracts.errors import MemoryRefused, PayloadError
 from actonce.contracts.memory import Empty, Found, Trouble, Unavailable
 from actonce.memory import HashingEmbedder, Memory, proof
 from actonce.memory.setting_up import rebuild_index, set_up
@@ -78,6 +78,11 @@ async def test_remembering_again_changes_nothing_and_another_content_is_refused(
     assert again.status == "remembered" and not again.new
     with pytest.raises(MemoryRefused, match="something else"):
         await memory.remember("acme", "refund:1", "refund of a vase", {"customer": "eve"})
+    for odd in ("half \ud83d", "nul \x00"):
+        with pytest.raises(PayloadError, match="cannot keep"):
+            await memory.recall("acme", odd)
+        with pytest.raises(PayloadError, match="cannot keep"):
+            await memory.remember("acme", "odd", "a text", {"odd": odd})
     with pytest.raises(MemoryRefused, match="ask for 1 to"):
         await memory.recall("acme", QUERY, k=1000)
     with pytest.raises(MemoryRefused, match="more than"):
