@@ -196,7 +196,7 @@ class Cell(Site):
         async with await psycopg.AsyncConnection.connect(self.run.stack.ledger_dsn, autocommit=True) as link:
             await link.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(password)))
             await link.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(role, role))
-        async with await psycopg.AsyncConnection.connect(self.run.dsn(name), autocommit=True) as link:
+        async with await psycopg.AsyncConnection.connect(self.parts.dsn(name), autocommit=True) as link:
             await link.execute("CREATE EXTENSION vector")  # not for a role like this one to do
         parts = urlsplit(self.run.stack.ledger_dsn)
         netloc = f"{name}:{password}@{parts.hostname}:{parts.port}"

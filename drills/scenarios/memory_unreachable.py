@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 from actonce.contracts.identity import derive_operation_id
 from actonce.evidence import Expected, Fault, PlannedOperation
+from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
 from drills.catalog import Job, Options, Plan
 from drills.memory_faults import FAULTS
-from drills.rig import Invalid
 from drills.script import Planned, Script, ScriptCell, Wanted, run_script
 from drills.table import TENANT, refund_payload
 

@@ -1,4 +1,4 @@
-"""The drills themselves, as anybody runs them: `final`, and a small cut of `lost-acknowledgement` with its controls.
+"""The drills themselves, as anybody runs them: `final`, and a small cut of others with their controls.
 
 Case i2: the same drill again in one process, and after one that broke off half way, proves its fault each time.
 Case i3: a kill with no operation in the wanted state makes the drill invalid, never passed.
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+DRILLS = ("final", "lost-acknowledgement", "memory-unreachable")
 
 
 def drills(*arguments: str, timeout_s: float = 420.0) -> subprocess.CompletedProcess[str]:
@@ -31,13 +32,13 @@ def drills(*arguments: str, timeout_s: float = 420.0) -> subprocess.CompletedPro
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """Both drills in one invocation, on one stack."""
+    """All of them in one invocation, on one stack."""
     out = tmp_path_factory.mktemp("drills") / "run"
-    return drills("run", "final", "lost-acknowledgement", "--cut", "--out", str(out), "--json"), out
+    return drills("run", *DRILLS, "--cut", "--out", str(out), "--json"), out
 
 
 @pytest.mark.timeout(480)
-@pytest.mark.parametrize("drill", ["final", "lost-acknowledgement"])
+@pytest.mark.parametrize("drill", DRILLS)
 def test_the_drill_passes(run: tuple[subprocess.CompletedProcess[str], Path], drill: str) -> None:
     ran, out = run
     verdict = json.loads(ran.stdout)[drill]
