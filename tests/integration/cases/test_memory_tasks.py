@@ -15,13 +15,13 @@ from temporalio.client import WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.planner import ScriptedPlanner
-from actonce.contracts.memory import Empty, Found, Unavailable
+from actonce.contracts.memory import Empty, Found, Trouble, Unavailable
 from actonce.contracts.messages import TaskInput, TaskReport
 from actonce.effects.activities import OperationActivities
 from actonce.effects.guard import Operations, run_task
 from actonce.effects.remembering import MemoryActivities, adopt_memory, check_memory
 from actonce.effects.system import System
-from actonce.ledger import memory_use
+from actonce.ledger import memory_use, tasks, watch
 from actonce.memory import HashingEmbedder, Memory
 from actonce.memory.setting_up import rebuild_index, set_up
 from actonce.testing.waiting import eventually
@@ -254,3 +254,47 @@ async def test_another_healthy_memory_is_no_answer_until_a_person_adopts_it(lab:
         assert (await check_memory(system)).status == "empty"
         assert [a["body"]["name"] for a in await bench.rows("audit") if a["kind"] == "memory.adopted"] == ["olga"]
         await system.memory.close()
+
+
+@side_by_side
+async def test_who_waits_is_nudged_once_for_each_time_the_memory_comes_back(lab: Lab) -> None:
+    async with lab.bench() as bench:
+        ledger = (await bench.system()).ledger
+        task, _ = await tasks.accept(ledger, "default", "refund", bench.account, {})
+
+        async def reading(state: str) -> list[str]:
+            await watch.set_dependency(ledger, name="memory", kind="memory", state=state, how="asked")
+            return await memory_use.workflows_to_nudge(ledger)
+
+        assert await reading("up") == []
+        gone = Unavailable(trouble=Trouble.TIMEOUT, words="no answer")
+        await memory_use.record(ledger, task_id=task.task_id, step="s", kind="recall", said=gone)
+        assert await reading("down") == []
+        assert await reading("up") == [task.workflow_id]
+        assert await reading("up") == []
+        assert await reading("down") == []
+        assert await reading("up") == [task.workflow_id]
+        said = Empty(memory_id="00000000-0000-0000-0000-000000000001")
+        await memory_use.record(ledger, task_id=task.task_id, step="s", kind="recall", said=said)
+        assert await reading("down") == await reading("up") == []
+        assert await memory_use.answer_of(ledger, task.task_id, "s") == said
+        later = await tasks.get(ledger, task.task_id)
+        assert later is not None and later.state == "running"
+
+
+@side_by_side
+async def test_a_look_that_tells_the_same_moves_no_since_and_adds_no_event(lab: Lab) -> None:
+    async with lab.bench() as bench:
+        ledger = (await bench.system()).ledger
+        task, _ = await tasks.accept(ledger, "default", "refund", bench.account, {})
+        seen = []
+        for words in ("no answer", "no answer", "refused"):
+            gone = Unavailable(trouble=Trouble.TIMEOUT, words=words)
+            await memory_use.record(ledger, task_id=task.task_id, step="s", kind="recall", said=gone)
+            (row,) = await bench.rows("task")
+            seen.append((row["state"], row["since"]))
+        assert seen[0] == seen[1] == seen[2] and seen[0][0] == "held"
+        kinds = [a["kind"] for a in await bench.rows("audit") if a["kind"] != "task.accepted"]
+        assert kinds == ["task.held", "task.memory_recall"] * 2
+        (page,) = await bench.rows("page")
+        assert "refused" in page["body"]
