@@ -494,6 +494,7 @@ class CallerRelease(Line):
     of_source: ClassVar[str] = "caller"
     of_kind: ClassVar[str] = "release"
     task_id: str
+    task_type: str = ""  # each has a release of its own
     accepted_at: str
     released_at: str | None
     rate_per_s: float | None = None

@@ -230,6 +230,7 @@ async def export_release(reader: LedgerReader, writer: EvidenceWriter, cell: str
             "release",
             cell,
             task_id=row["task_id"],
+            task_type=row["task_type"],
             accepted_at=utc(row["created_at"]),
             released_at=utc(row["released_at"]),
             rate_per_s=control["rate_per_s"] if control else None,
