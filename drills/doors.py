@@ -40,7 +40,7 @@ def entry_url(cell: Cell) -> str:
     return str(cell.others["entry"].ready["url"])
 
 
-async def process(cell: Cell, command: list[str], given: str, **env: str) -> Said:
+async def _process(cell: Cell, command: list[str], given: str, **env: str) -> Said:
     """A fresh process of a person: what it is given on standard input, and what it ended with."""
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, *command),
@@ -56,7 +56,7 @@ async def process(cell: Cell, command: list[str], given: str, **env: str) -> Sai
 
 async def client(cell: Cell, *arguments: str) -> Said:
     """`python client.py …`, in a process of its own."""
-    return await process(cell, ["client.py", *arguments], "")
+    return await _process(cell, ["client.py", *arguments], "")
 
 
 async def program(cell: Cell, module: str, given: str, **env: str) -> Said:
@@ -93,7 +93,7 @@ async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
     )
     given = json.dumps({"title": page.title, "text": page.text})
     at, mono_ns = utc_now(), time.monotonic_ns()  # the task may go on before the person's process has ended
-    said = await process(cell, ["-m", "drills.operator"], given, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
+    said = await _process(cell, ["-m", "drills.operator"], given, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
     done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
     ok = said.code == 0
     record_view(

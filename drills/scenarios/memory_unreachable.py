@@ -229,7 +229,7 @@ class MemoryScript(Script):
         """A fresh process is given the page, and a shell of the deployment."""
         page = next(p for p in reversed(self.cell.run.sink.of(self.cell.channel)) if self.again.task_id in p.text)
         given = json.dumps({"title": page.title, "text": page.text})
-        said = await doors.process(self.cell, ["-m", "drills.memory_operator"], given, **self.cell.env)
+        said = await doors.program(self.cell, "drills.memory_operator", given, **self.cell.env)
         done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
         ended = done.get("healthy") is True if mends else bool(done.get("to_repair"))
         self.view(
