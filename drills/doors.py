@@ -41,8 +41,7 @@ def entry_url(cell: Cell) -> str:
 
 
 async def _process(cell: Cell, command: list[str], given: str, **env: str) -> Said:
-    """A fresh process of a person: what it is given on standard input, and what it ended with."""
-    started = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *(sys.executable, *command),
         env={**cell.run.env, "ACTONCE_ENTRY_URL": entry_url(cell), **env},
         cwd=ROOT,
@@ -50,8 +49,8 @@ async def _process(cell: Cell, command: list[str], given: str, **env: str) -> Sa
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(started.communicate(given.encode()), CLIENT_S)
-    return Said(int(started.returncode or 0), out.decode(errors="replace"), err.decode(errors="replace"))
+    out, err = await asyncio.wait_for(process.communicate(given.encode()), CLIENT_S)
+    return Said(int(process.returncode or 0), out.decode(errors="replace"), err.decode(errors="replace"))
 
 
 async def client(cell: Cell, *arguments: str) -> Said:
