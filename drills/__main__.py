@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +35,7 @@ from actonce.testing.faults import FaultError
 from actonce.testing.waiting import NeverHappened
 from drills.catalog import CODES, SIDE_BY_SIDE, Options, catalog, run_drill, worst
 from drills.running import shared_parts
+from drills.soak.state import POINTER, SoakState
 
 RUN_FILE = "run.json"  # of a run's folder: the drills that it was to hold, so that none can be missing unnoticed
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
@@ -64,11 +66,17 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; must not exist yet.")] = None,
     side_by_side: Annotated[int, typer.Option(min=1, max=64, help="Cells at once.")] = SIDE_BY_SIDE,
     only: Annotated[str | None, typer.Option(help="Only cells whose name contains this (for a look).")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.1, help="How long a soak's schedule plays.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the soak that was stopped, by its run's folder.", exists=True)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Verdicts on standard output.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the stack up at the end; also KEEP=1.")] = False,
 ) -> None:
     """Run drills and judge them. Ends in a table, the path of each report, and links into the Temporal UI."""
     known = catalog()
+    if resume is not None:
+        names, out = ["soak"], resume
     wanted = list(known) if every else list(dict.fromkeys(names or []))
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:
@@ -76,13 +84,18 @@ def run(
         raise typer.BadParameter(f"{what}; there are: {', '.join(known)}")
     full = full or os.environ.get("FULL") == "1"
     scope = "cut" if cut else "full" if full else "quick" if quick else "default"
-    options = Options(seed=seed, scope=scope, side_by_side=side_by_side, only=only)
+    options = Options(seed=seed, scope=scope, side_by_side=side_by_side, only=only, minutes=minutes)
     out = out or Path("runs") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    if out.exists():
+    if out.exists() and resume is None:
         raise typer.BadParameter(f"{out} exists; evidence of two runs never mixes")
+    private = Path(tempfile.mkdtemp(prefix="actonce-drill-")) if resume is None else None
+    if private is None:
+        options, private = _to_resume(options, out.resolve())
+    else:
+        options = replace(options, private=private)
     keep = keep or os.environ.get("KEEP") == "1"
     try:
-        verdicts = asyncio.run(_run(wanted, options, out.resolve(), keep))
+        verdicts = asyncio.run(_run(wanted, options, out.resolve(), private, keep))
     except (StackError, FaultError, NeverHappened, NotControlled) as error:
         screen.print(f"[bold red]invalid[/]: the run could not be set up: {error}")
         raise typer.Exit(CODES["invalid"]) from error
@@ -91,11 +104,20 @@ def run(
     raise typer.Exit(worst(CODES[verdict.result] for verdict in verdicts.values()))
 
 
-async def _run(names: list[str], options: Options, out: Path, keep: bool) -> dict[str, Verdict]:
+def _to_resume(options: Options, out: Path) -> tuple[Options, Path]:
+    """The options of a soak that goes on, and the private folder in which its deployment is."""
+    try:
+        state, private = SoakState.find(out / "soak")
+    except FileNotFoundError as error:
+        raise typer.BadParameter(f"{out} holds no soak that was stopped before its end: {error.filename}") from error
+    return replace(options, seed=state.seed, resume=state, private=private), private
+
+
+async def _run(names: list[str], options: Options, out: Path, private: Path, keep: bool) -> dict[str, Verdict]:
     begun = time.monotonic()
-    out.mkdir(parents=True)
-    (out / RUN_FILE).write_text(json.dumps({"drills": names}) + "\n", encoding="utf-8")
-    private = Path(tempfile.mkdtemp(prefix="actonce-drill-"))
+    if options.resume is None:
+        out.mkdir(parents=True)
+        (out / RUN_FILE).write_text(json.dumps({"drills": names}) + "\n", encoding="utf-8")
 
     def say(text: str) -> None:
         screen.print(f"[dim]{time.monotonic() - begun:6.1f} s[/] {text}", highlight=False)
@@ -121,7 +143,10 @@ async def _run(names: list[str], options: Options, out: Path, keep: bool) -> dic
         (out / "logs").mkdir(exist_ok=True)
         for log in (private / "stack").rglob("*.log"):
             shutil.copy(log, out / "logs" / "-".join(log.relative_to(private / "stack").parts))
-        shutil.rmtree(private, ignore_errors=True)
+        if (out / "soak" / POINTER).exists():
+            screen.print(f"the soak was stopped; go on with: python -m drills run --resume {out}", soft_wrap=True)
+        else:
+            shutil.rmtree(private, ignore_errors=True)
     return verdicts
 
 

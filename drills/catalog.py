@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from actonce.evidence import Verdict, write_verdict
 from actonce.testing.parts import Parts
 from drills.rig import Run
-from drills.running import Say, drill_record, open_run
+from drills.running import Identity, Say, drill_record, open_run
+from drills.soak.state import SoakState
 
 CODES = {"passed": 0, "failed": 1, "invalid": 3}
 # Cells mostly wait (reconcile-after is 6 s): many more than there are cores run side by side. Each brings three
@@ -30,6 +31,10 @@ class Options:
     seed: int = 1
     scope: str = "quick"  # "cut" (what the tests run), "quick", "default" (three-way), "full" (every cell)
     side_by_side: int = SIDE_BY_SIDE
+    minutes: float | None = None  # of a soak's schedule; None: its own default
+    resume: SoakState | None = None  # go on with this soak
+    private: Path | None = None  # the folder that outlives the process, for what can be resumed
+    out: Path | None = None  # the evidence folder of this drill
     only: str | None = None  # cells whose name contains one of these (comma separated): never more than a look
 
 
@@ -49,6 +54,8 @@ class Plan:
     left_out: dict[str, str] = field(default_factory=dict)
     protections: list[str] = field(default_factory=list)
     side_by_side_max: int = 64  # cells with more processes, and more connections, than the table's
+    struck_share_min: float = 1.0  # see actonce.evidence.Drill
+    state: SoakState | None = None  # of a run that can be resumed
 
 
 class Scenario(Protocol):
@@ -67,7 +74,7 @@ async def run_drill(
     shared: Parts, scenario: Scenario, options: Options, out: Path, say: Say, progress: Progress
 ) -> Verdict:
     """Run one drill and judge it. Raises only for what makes the whole run impossible."""
-    plan = scenario.plan(options)
+    plan = scenario.plan(replace(options, out=out))
     jobs = [job for job in plan.jobs if options.only is None or any(o in job.name for o in options.only.split(","))]
     side_by_side = min(options.side_by_side, plan.side_by_side_max)
     record = drill_record(
@@ -79,9 +86,13 @@ async def run_drill(
         left_out=plan.left_out,
         protections=plan.protections,
         config={"scope": options.scope, "cells": len(jobs), "side_by_side": side_by_side},
+        struck_share_min=plan.struck_share_min,
     )
-    async with open_run(shared, out, record, say) as run:
+    identity = Identity(plan.state.run_id, plan.state.secret) if plan.state is not None else None
+    async with open_run(shared, out, record if options.resume is None else None, say, identity) as run:
         await drive_all(run, jobs, side_by_side, progress)
+    if plan.state is not None:
+        plan.state.done()
     say("judging …")
     return await asyncio.to_thread(write_verdict, out)
 
@@ -116,6 +127,7 @@ def catalog() -> dict[str, Scenario]:
     from drills.scenarios.lost_acknowledgement import LostAcknowledgement
     from drills.scenarios.memory_unreachable import MemoryUnreachable
     from drills.scenarios.scheduler_restart import SchedulerRestartDrill
+    from drills.scenarios.soak import Soak
     from drills.scenarios.stopped import Final, WorkerStopped
 
     scenarios: list[Scenario] = [
@@ -125,5 +137,6 @@ def catalog() -> dict[str, Scenario]:
         CredentialExpired(),
         SchedulerRestartDrill(),
         MemoryUnreachable(),
+        Soak(),
     ]
     return {scenario.name: scenario for scenario in scenarios}

@@ -52,6 +52,11 @@ class Run:
     env: dict[str, str]
     cells: dict[str, str] = field(default_factory=dict)  # account -> cell
     channels: dict[str, str] = field(default_factory=dict)  # channel of the page sink -> cell
+    places: dict[str, str] = field(default_factory=dict)  # operation or task -> cell, where cells share an account
+
+    def place(self, operation_id: str | None, task_id: str | None) -> str | None:
+        """The cell of an operation or task, where that is known by name."""
+        return self.places.get(operation_id or "") or self.places.get(task_id or "")
 
     @property
     def stack(self) -> Stack:

@@ -16,8 +16,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from actonce.evidence import Drill, EvidenceWriter, LeftOut, journal_events
 from actonce.evidence.writer import utc_now
@@ -52,13 +54,33 @@ async def shared_parts(folder: Path, say: Say) -> AsyncIterator[Parts]:
             yield parts
 
 
+@dataclass(frozen=True)
+class Identity:
+    """What makes a run the same run after its own process was killed."""
+
+    run_id: str
+    secret: str  # of its challenge
+
+    @classmethod
+    def fresh(cls) -> Identity:
+        return cls(f"r{secrets.token_hex(4)}", secrets.token_hex(32))
+
+
 @contextlib.asynccontextmanager
-async def open_run(shared: Parts, out: Path, drill: Drill, say: Say) -> AsyncIterator[Run]:
-    """One drill: a world that proves itself controlled, a record, a page sink."""
-    out.mkdir(parents=True, exist_ok=False)
-    run_id, secret = f"r{secrets.token_hex(4)}", secrets.token_hex(32)
+async def open_run(
+    shared: Parts, out: Path, drill: Drill | None, say: Say, identity: Identity | None = None
+) -> AsyncIterator[Run]:
+    """One drill: a world that proves itself controlled, a record, a page sink.
+
+    Without a `drill` the record in `out` goes on, and the run is the one of that identity.
+    """
+    identity = identity or Identity.fresh()
+    run_id, secret = identity.run_id, identity.secret
     folder = shared.folder / run_id
-    folder.mkdir()
+    if drill is not None:
+        out.mkdir(parents=True, exist_ok=False)
+        folder.mkdir()
+    (folder / "world.json").unlink(missing_ok=True)
     env = {**shared.env, "ACTONCE_RUN_ID": run_id}
     world_process = spawn(
         "world",
@@ -75,7 +97,7 @@ async def open_run(shared: Parts, out: Path, drill: Drill, say: Say) -> AsyncIte
         )
         async with World.load(folder / "world.json") as world, Sink() as sink:
             await world.prove_controlled(secret)
-            with EvidenceWriter(out, drill) as writer:
+            with EvidenceWriter(out, drill) if drill is not None else EvidenceWriter.resume(out) as writer:
                 tail = JournalTail(world.journal_path)
                 run = Run(
                     run_id=run_id,
@@ -108,15 +130,20 @@ async def _prove_faults(run: Run) -> None:
 
 def _record_page(run: Run, page: Paged) -> None:
     """A page reached its channel."""
-    cell = run.channels.get(page.path.strip("/"))
-    run.writer.append("page", "page", cell, mono_ns=page.mono_ns, at=page.at, **page.about())
+    about = page.about()
+    cell = run.place(about["operation_id"], about["task_id"]) or run.channels.get(about["channel"])
+    run.writer.append("page", "page", cell, mono_ns=page.mono_ns, at=page.at, **about)
 
 
 async def _take_journal(run: Run, world_process: Child) -> None:
     """After the last cell: the world is asked to stop, and its whole journal goes into the record."""
     await world_process.stop(signal.SIGTERM)
     lines = run.world.journal()
-    run.writer.extend(journal_events(lines, "world", lambda line: run.cells.get(str(line.get("account") or ""))))
+
+    def cell_of(line: Mapping[str, Any]) -> str | None:
+        return run.place(line.get("operation_id"), None) or run.cells.get(str(line.get("account") or ""))
+
+    run.writer.extend(journal_events(lines, "world", cell_of))
     run.writer.append("destination", "journal_end", None, journal="world", lines=lines[-1]["order"] if lines else 0)
 
 
@@ -138,6 +165,7 @@ def drill_record(
     left_out: dict[str, str] | None = None,
     protections: list[str] | None = None,
     config: dict[str, object] | None = None,
+    struck_share_min: float = 1.0,
 ) -> Drill:
     """drill.json of a run that starts now."""
     return Drill(
@@ -150,6 +178,7 @@ def drill_record(
         config={"temporal_ui": stack.temporal_ui_url, "namespace": "default", **(config or {})},
         quick=quick,
         protections=protections or [],
+        struck_share_min=struck_share_min,
         left_out=[LeftOut(cell=cell, reason=reason) for cell, reason in (left_out or {}).items()],
     )
 

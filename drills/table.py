@@ -380,8 +380,8 @@ def form_of(row: Row | None) -> str:
     return f"held:{row['reason']}" if row["state"] == "held" else str(row["state"])
 
 
-async def probe(cell: Cell, task_key: str) -> None:
-    """After healing, a new operation by the same processes succeeds."""
+async def probe(cell: Cell, task_key: str, *, for_run: bool = False) -> None:
+    """After healing, a new operation by the same processes succeeds. `for_run`: the line speaks for the whole run."""
     task_id = f"{TENANT}/single/{task_key}"
     operation_id = derive_operation_id(TENANT, task_id, STEP, 0)
     await start_task(cell, task_key, refund_payload(f"pay-{task_key}", 1))
@@ -391,7 +391,8 @@ async def probe(cell: Cell, task_key: str) -> None:
         ok = isinstance(result, dict) and result.get("state") == "complete"
     except (TimeoutError, WorkflowFailureError) as error:
         cell.run.writer.append("drill", "note", cell.name, text=f"probe {operation_id}: {type(error).__name__} {error}")
-    cell.run.writer.append("drill", "probe", cell.name, operation_id=operation_id, ok=ok)
+    place = None if for_run else cell.name
+    cell.run.writer.append("drill", "probe", place, operation_id=operation_id, ok=ok)
 
 
 async def _task_ended(cell: Cell, plan: PlannedCell) -> None:

@@ -3,8 +3,9 @@
 Contract: append-only; every line is validated, numbered and flushed before the call returns, so what was
 recorded before a crash of the drill can be read after it. A folder that already holds a record is
 refused: evidence of two runs never mixes. A folder that was never closed has no `end` line and can only
-be judged invalid. Thread-safe. It records; it judges nothing. Not promised: durability against power loss
-(no fsync), ordering by time (`order` is the order of writing; `mono_ns` says when something happened).
+be judged invalid; only a run that was made to be interrupted goes on in it (`resume`). Thread-safe. It
+records; it judges nothing. Not promised: durability against power loss (no fsync), ordering by time
+(`order` is the order of writing; `mono_ns` says when something happened).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class EvidenceWriter:
     """The one writer of one folder. Use as a context manager, or call `close()` when the drill ended
     normally."""
 
-    def __init__(self, folder: Path, drill: Drill) -> None:
+    def __init__(self, folder: Path, drill: Drill, *, resume: bool = False) -> None:
         self.folder = folder
         self._drill = drill
         self._lock = threading.Lock()
@@ -51,12 +52,44 @@ class EvidenceWriter:
         self._histories = 0
         self._closed = False
         (folder / HISTORIES_DIR).mkdir(parents=True, exist_ok=True)
+        if resume:
+            self._find_what_is_there()
+        mode = "a" if resume else "x"
         try:
-            self._record = (folder / RECORD_FILE).open("x", encoding="utf-8")
-            self._cell_file = (folder / CELLS_FILE).open("x", encoding="utf-8")
+            self._record = (folder / RECORD_FILE).open(mode, encoding="utf-8")
+            self._cell_file = (folder / CELLS_FILE).open(mode, encoding="utf-8")
         except FileExistsError as error:
             raise EvidenceError(f"{folder} already holds a record; give the run a folder of its own") from error
         self._write_drill()
+
+    @classmethod
+    def resume(cls, folder: Path) -> Self:
+        """Go on in the record of a run whose process ended before the run did. A line that was torn is dropped.
+
+        Raises EvidenceError when there is none, or when it has an end.
+        """
+        try:
+            drill = Drill.model_validate_json((folder / DRILL_FILE).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise EvidenceError(f"{folder} holds no record to go on with") from error
+        if drill.finished_at is not None:
+            raise EvidenceError(f"{folder}: this run ended at {drill.finished_at}; there is nothing to go on with")
+        return cls(folder, drill, resume=True)
+
+    @property
+    def cells(self) -> frozenset[str]:
+        """Names of the cells that are recorded."""
+        return frozenset(self._cells)
+
+    def _find_what_is_there(self) -> None:
+        """Count lines and cells without holding them; cut off what was written only in part."""
+        for file in (RECORD_FILE, CELLS_FILE):
+            _drop_torn_line(self.folder / file)
+        with (self.folder / RECORD_FILE).open("rb") as record:
+            self._order = sum(1 for _ in record)
+        with (self.folder / CELLS_FILE).open("rb") as cells:
+            self._cells = {str(json.loads(line)["cell"]) for line in cells}
+        self._histories = len(list((self.folder / HISTORIES_DIR).glob("*.json")))
 
     def cell(self, cell: Cell | Mapping[str, Any]) -> Cell:
         """Record a cell, once; before or after its lines (operation ids may only be known afterwards)."""
@@ -156,3 +189,19 @@ class EvidenceWriter:
         draft = path.with_suffix(".json.new")
         draft.write_text(json.dumps(self._drill.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
         os.replace(draft, path)
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Truncate a file to its last complete line."""
+    with path.open("rb+") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - 65536)
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                end = begin + found + 1
+                break
+            end = begin
+        if end < size:
+            file.truncate(end)

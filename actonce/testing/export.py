@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, LiteralString
 
@@ -91,24 +92,29 @@ def kind_of_failure(detail: str | None) -> str | None:
     return _VARIABLE.sub("…", detail)[:300]
 
 
-async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: str, probes: set[str]) -> None:
-    """Copy one cell's ledger into the record. Operations of probes are accounted for elsewhere."""
+Place = str | Callable[[Row], str]
+"""The cell that a row belongs to: one for all of a ledger, or by operation or task where cells share it."""
+
+
+async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: Place, probes: set[str]) -> None:
+    """Copy a ledger into the record. Operations of probes are accounted for elsewhere."""
+    of = cell if callable(cell) else lambda row: str(cell)
     verdicts = await reader.rows("verdict")
     audit = await reader.rows("audit")
     for row in await reader.rows("operation"):
         if row["operation_id"] not in probes:
-            writer.append("caller", "operation", cell, **_operation(row, verdicts, audit))
+            writer.append("caller", "operation", of(row), **_operation(row, verdicts, audit))
     for row in await reader.rows("attempt"):
         if row["operation_id"] not in probes:
-            writer.append("caller", "attempt", cell, **_attempt(row))
+            writer.append("caller", "attempt", of(row), **_attempt(row))
     for row in verdicts:
         if row["operation_id"] not in probes:
-            _export_verdict(writer, cell, row)
+            _export_verdict(writer, of(row), row)
     for row in await reader.rows("hold"):
         writer.append(
             "caller",
             "hold",
-            cell,
+            of(row),
             operation_id=row["operation_id"],
             task_id=row["task_id"],
             step=row["step"],
@@ -125,7 +131,7 @@ async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: str,
         writer.append(
             "caller",
             "memory",
-            cell,
+            of(row),
             task_id=row["task_id"],
             step=row["step"],
             asked=row["kind"],

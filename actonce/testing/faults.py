@@ -157,6 +157,7 @@ class Faults:
         self.prefix = prefix
         self._on_event = on_event or (lambda kind, fields: None)
         self._proxies: dict[str, Proxied] = {}
+        self._installed: dict[tuple[str, str], Installed] = {}
 
     async def proxy(self, name: str, upstream_host: str, upstream_port: int) -> Proxied:
         """Create a proxy on a port that the system chooses, and read it back."""
@@ -196,7 +197,9 @@ class Faults:
 
         await self._do(f"add {name} to {proxy.name}", add)
         self._on_event("toxic_added", {"proxy": proxy.name, "toxic": name, "stream": stream})
-        return Installed(proxy.name, name, kind, stream, attributes)
+        installed = Installed(proxy.name, name, kind, stream, attributes)
+        self._installed[proxy.name, name] = installed
+        return installed
 
     async def remove(self, proxy: Proxied, installed: Installed) -> None:
         """See `Proxied.remove`."""
@@ -209,8 +212,16 @@ class Faults:
                 raise FaultError(f"toxic {installed.name} on {proxy.name} is still there after its removal")
 
         await self._do(f"remove {installed.name} from {proxy.name}", remove)
+        self._installed.pop((proxy.name, installed.name), None)
         fields = {"proxy": proxy.name, "toxic": installed.name, "stream": installed.stream, "mono_ns": begun_ns}
         self._on_event("toxic_removed", fields)
+
+    async def calm(self) -> None:
+        """Remove every toxic that is still installed: whoever installed it broke off."""
+        for (name, _), installed in list(self._installed.items()):
+            proxy = self._proxies[name]
+            proxy._cuts.clear()
+            await self.remove(proxy, installed)
 
     async def close(self) -> None:
         """Destroy every proxy of this prefix, also those that a crashed predecessor left behind."""

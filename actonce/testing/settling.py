@@ -39,8 +39,11 @@ def is_end(row: Mapping[str, Any], ends: Iterable[str]) -> bool:
     return bool({form, row["state"]} & set(ends))
 
 
-async def quiet(site: Site, operation_ids: set[str]) -> None:
-    """Recounts that are due are done, then nothing moves for a while; what is still open is on record."""
+async def quiet(site: Site, operation_ids: set[str], *, for_run: bool = False) -> None:
+    """Recounts that are due are done, then nothing moves for a while; what is still open is on record.
+
+    `for_run`: it speaks for the whole run and not for the site's cell alone.
+    """
     begun = time.monotonic()
     state: dict[str, Any] = {"versions": None, "since": begun}
 
@@ -63,4 +66,5 @@ async def quiet(site: Site, operation_ids: set[str]) -> None:
         if operation_id not in rows or rows[operation_id]["state"] not in {*FINAL, "held"}
     ]
     seconds = round(time.monotonic() - begun, 3)
-    site.writer.append("drill", "quiet", site.name, seconds=seconds, still_open=still_open)
+    place = None if for_run else site.name
+    site.writer.append("drill", "quiet", place, seconds=seconds, still_open=still_open)

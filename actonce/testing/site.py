@@ -47,6 +47,10 @@ class Site:
         """Its ledger, and the proxies in front of it and of Temporal."""
         self.folder.mkdir(parents=True)
         await self.parts.make_ledger(self.database)
+        await self.make_fronts()
+
+    async def make_fronts(self) -> None:
+        """The proxies in front of Temporal and the ledger, which is there already."""
         await self.add_proxy("temporal", *address(f"//{self.parts.temporal_address}"))
         await self.add_proxy("ledger", *address(self.parts.stack.ledger_dsn))
 

@@ -1,0 +1,247 @@
+"""Plays a soak: window after window, then everything must settle, be looked at, and be exported.
+
+Contract: a window whose strike came to nothing leaves a note, and the next one follows: whether enough struck is for
+the judge. After the last window nothing is broken any more; every task reaches its end or is held, a probe
+succeeds, a quiet period follows. After each window the state on disk is enough to go on in another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from actonce.contracts.identity import derive_operation_id
+from actonce.evidence import Cell as CellLine
+from actonce.evidence import Expected, PlannedTask
+from actonce.testing.export import FINAL, export_ledger, export_task
+from actonce.testing.faults import FaultError
+from actonce.testing.processes import ProcessError
+from actonce.testing.settling import quiet, tasks_ended
+from actonce.testing.site import Invalid
+from actonce.testing.waiting import NeverHappened
+from drills import doors
+from drills.rig import Run
+from drills.script import SUBMIT_S, Wanted
+from drills.soak import strikes
+from drills.soak.cell import SoakCell, soak_spec
+from drills.soak.schedule import OVER_MINOR, Window, window
+from drills.soak.state import SoakState
+from drills.table import STEP, TENANT, probe
+from drills.table import settled as settled_one
+from drills.world.client import WorldError
+
+SETTLE_S = 240.0  # backlogs of the last windows, on two cores, and one reconcile-after (6 s) for each that was struck
+APPROVAL_VALID_S = 3600.0  # an approval that expires is another drill
+# The system may hold what it cannot know (a mail whose reply was lost); it may never be wrong.
+EXPECTED = Expected(outcomes=["committed", "held"], effects=(0, 1))
+CONTROL, CONTROL_FINDING, CONTROL_WINDOWS = "resend_without_lookup", "duplicate op", 3
+NUMBER, CONTROL_NUMBER = 1, 2
+SETTINGS = {
+    "contracts": {
+        "payments": {"approvals": [{"action": "refund", "over_minor": OVER_MINOR, "valid_s": APPROVAL_VALID_S}]},
+    }
+}
+
+
+async def play_soak(run: Run, state: SoakState, private: Path) -> None:
+    """The guarded soak."""
+    state.lives += 1
+    state.save(private)
+    first = _windows_on_record(run)
+    key = f"{run.run_id}-{NUMBER}"
+    for number in range(first):  # what an earlier life planned is still this run's to account for
+        _place(run, window(state.seed, number, key))
+    played = [window(state.seed, number, key) for number in range(first)]
+    begun, before_s = time.monotonic(), state.played_s
+    upcoming = window(state.seed, first, key)
+    async with SoakCell(run, soak_spec(upcoming.name, NUMBER, None, SETTINGS), state) as cell:
+        state.save(private)  # with the memory's address
+        while not played or state.played_s < state.minutes * 60:
+            await _play(cell, upcoming)
+            played.append(upcoming)
+            state.played_s = before_s + time.monotonic() - begun
+            state.save(private)
+            upcoming = window(state.seed, len(played), key)
+        await _afterwards(cell, played)
+
+
+async def play_control(run: Run, seed: int) -> None:
+    """A short soak of the system with one protection taken out, under lost answers alone."""
+    key = f"{run.run_id}-{CONTROL_NUMBER}"
+    windows = [window(seed, number, key, ("answer_lost:closed",)) for number in range(CONTROL_WINDOWS)]
+    named = [_named(one) for one in windows]
+    if named[0] in run.writer.cells:
+        return  # an earlier life of this run played it
+    async with SoakCell(run, soak_spec(named[0], CONTROL_NUMBER, CONTROL, SETTINGS), None) as cell:
+        for one in windows:
+            await _play(cell, one, control=CONTROL)
+        for one in windows:
+            for operation_id in one.targets:
+                await settled_one(cell, operation_id, guarded=False)
+        await _export(cell, windows, set())
+
+
+def _windows_on_record(run: Run) -> int:
+    return sum(not name.startswith("control:") for name in run.writer.cells)
+
+
+def _named(one: Window, control: str | None = CONTROL) -> str:
+    return one.name if control is None else f"control:{control}.{one.name}"
+
+
+def _place(run: Run, one: Window, control: str | None = None) -> None:
+    for task in one.tasks:
+        run.places[task.task_id] = _named(one, control)
+        run.places |= {operation.operation_id: _named(one, control) for operation in task.operations}
+
+
+async def _play(cell: SoakCell, one: Window, control: str | None = None) -> None:
+    """One window: on record before anything of it happens."""
+    cell.name = _named(one, control)
+    _place(cell.run, one, control)
+    cell.run.writer.cell(_line(cell, one, control))
+    cell.run.writer.append("drill", "note", cell.name, text=f"window {one.number}: {one.kind}")
+    try:
+        await strikes.play(cell, one, lambda tasks: submit(cell, tasks))
+    except (NeverHappened, Invalid, WorldError, ProcessError, FaultError, TimeoutError) as error:
+        text = f"did not strike: {type(error).__name__}: {error}"
+        cell.run.writer.append("drill", "note", cell.name, text=text)
+    finally:
+        await cell.calm()
+    await cell.top_up()
+    await approve_all(cell)
+    held = [str(row["operation_id"]) for row in await cell.ledger.rows("operation") if row["state"] == "held"]
+    if control is None:
+        await _try_early_resume(cell, held)
+    cell.flush()
+
+
+def _line(cell: SoakCell, one: Window, control: str | None) -> CellLine:
+    return CellLine(
+        cell=cell.name,
+        params={"fault": one.kind, "window": one.number},
+        arm="guarded" if control is None else f"control:{control}",
+        control=control,
+        expected_finding=None if control is None else CONTROL_FINDING,
+        expected=EXPECTED,
+        operations=[operation for task in one.tasks for operation in task.operations],
+        tasks=[PlannedTask(task_id=task.task_id, states=list(task.ends)) for task in one.tasks],
+        task_ids=[task.task_id for task in one.tasks],
+        fault=strikes.fault_of(one, cell),
+    )
+
+
+async def submit(cell: SoakCell, tasks: Iterable[Wanted]) -> list[str]:
+    """Start tasks through the entry service, each asked for until it is accepted: the entry may be cut off itself.
+
+    Raises Invalid when one is not accepted within 40 tries.
+    """
+    accepted = []
+    async with httpx.AsyncClient(base_url=doors.entry_url(cell), timeout=SUBMIT_S, trust_env=False) as http:
+        for task in tasks:
+            headers = {"Idempotency-Key": task.key, "Actonce-Tenant": TENANT}
+            for _ in range(40):
+                answer = await http.post(f"/v1/tasks/{task.task_type}", json=task.payload, headers=headers)
+                if answer.status_code in (200, 202):
+                    accepted.append(task.task_id)
+                    break
+                await asyncio.sleep(0.5)  # as its Retry-After asks of any caller
+            else:
+                raise Invalid(f"{task.task_id} was not accepted: {answer.status_code} {answer.text[:200]}")
+    return accepted
+
+
+async def approve_all(cell: SoakCell) -> None:
+    """Somebody approves what people are asked for."""
+    async with httpx.AsyncClient(base_url=doors.entry_url(cell), timeout=SUBMIT_S, trust_env=False) as http:
+        asked = await http.get("/v1/approvals?state=pending&limit=1000")
+        for one in asked.json() if asked.status_code == 200 else []:
+            body = {"name": "Ada", "note": "soak", "digest": one["digest"]}
+            await http.post(f"/v1/approvals/{one['approval_id']}/approve", json=body)
+
+
+# after the last window ----------------------------------------------------------------------------------------------
+
+
+async def _afterwards(cell: SoakCell, played: list[Window]) -> None:
+    tasks = [task for one in played for task in one.tasks]
+    await _all_at_an_end(cell, tasks)
+    probe_key = f"{cell.run.run_id}-{NUMBER}-probe-{cell.life}"
+    await probe(cell, probe_key, for_run=True)
+    await quiet(cell, {operation.operation_id for task in tasks for operation in task.operations}, for_run=True)
+    await _views(cell, tasks)
+    await _export(cell, played, {derive_operation_id(TENANT, f"{TENANT}/single/{probe_key}", STEP, 0)})
+
+
+async def _all_at_an_end(cell: SoakCell, tasks: list[Wanted]) -> None:
+    """Somebody goes on approving while the last tasks come to where people are asked."""
+    approving = asyncio.create_task(_go_on_approving(cell))
+    try:
+        await tasks_ended(cell, {task.task_id: task.ends for task in tasks}, within_s=SETTLE_S)
+    finally:
+        approving.cancel()
+        await asyncio.gather(approving, return_exceptions=True)
+
+
+async def _go_on_approving(cell: SoakCell) -> None:
+    while True:
+        await approve_all(cell)
+        await asyncio.sleep(1.0)  # a person looks now and then
+
+
+async def _views(cell: SoakCell, tasks: list[Wanted]) -> None:
+    """What everyone sees when it is over."""
+    rows = await cell.ledger.rows("operation")
+    states = Counter(str(row["state"]) for row in rows)
+    held = [row for row in rows if row["state"] == "held"]
+    doors.record_view(
+        cell,
+        "state",
+        dict(states),
+        ("every operation is final or held", not set(states) - {*FINAL, "held"}, str(dict(states))),
+    )
+    told = {page.about()["operation_id"] for page in cell.run.sink.of(cell.channel)}
+    untold = [row["operation_id"] for row in held if row["operation_id"] not in told and cell.life == 1]
+    doors.record_view(
+        cell,
+        "alerts",
+        {"pages": len(cell.run.sink.of(cell.channel)), "held": len(held)},
+        ("a person was told of everything that is held", not untold, ", ".join(untold) or f"{len(held)} are held"),
+    )
+    ended = next(row for row in await cell.ledger.rows("task") if row["state"] == "complete")
+    await doors.user_view(cell, str(ended["task_id"]), state={"complete"})
+    await doors.dependencies_view(cell)
+    listed = await doors.client(cell, "list", "--state", "held", "--json")
+    doors.record_view(
+        cell,
+        "operator",
+        listed.json if listed.code == 0 else listed.err[-400:],
+        ("an operator can list what waits for a person", listed.code == 0, listed.err.strip()[-200:]),
+    )
+    await _try_early_resume(cell, [str(row["operation_id"]) for row in await cell.ledger.rows("hold")])
+
+
+async def _try_early_resume(cell: SoakCell, operation_ids: list[str]) -> None:
+    """Once in a life: somebody wants to go on with what was held, without anything that would permit it."""
+    found = [operation_id for operation_id in operation_ids if operation_id != "None"]
+    if found and not cell.resume_tried:
+        cell.resume_tried = True
+        codes = ("not_permitted", "condition_not_met", "too_early", "not_held", "stale")
+        await doors.try_to_resume(cell, found[0], "it takes so long", *codes, action="resume")
+
+
+async def _export(cell: SoakCell, played: list[Window], probes: set[str]) -> None:
+    def place(row: dict[str, Any]) -> str:
+        return cell.run.place(row.get("operation_id"), row.get("task_id")) or cell.name
+
+    await export_ledger(cell.ledger, cell.run.writer, place, probes)
+    for one in played:
+        for task in one.tasks:
+            where = cell.run.places[task.task_id]
+            await export_task(cell.run.temporal, cell.ledger, cell.run.writer, where, task.task_id)

@@ -1,0 +1,95 @@
+"""The soak's schedule, its state on disk, and a record that goes on in another process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actonce.evidence import EvidenceError, EvidenceWriter
+from actonce.evidence.folder import integrity, load
+from drills.soak.schedule import KINDS, OVER_MINOR, window
+from drills.soak.state import POINTER, SoakState
+from tests.unit.evidence.builders import good_run
+
+
+def test_the_same_seed_gives_the_same_windows_and_another_seed_others() -> None:
+    first = [window(7, number, "r-1") for number in range(40)]
+    assert first == [window(7, number, "r-1") for number in range(40)]
+    assert [one.kind for one in first] != [window(8, number, "r-1").kind for number in range(40)]
+
+
+def test_a_deck_has_every_kind_once_so_that_a_short_soak_meets_as_many_as_it_has_windows() -> None:
+    for deck in range(3):
+        kinds = [window(3, deck * len(KINDS) + number, "r-1").kind for number in range(len(KINDS))]
+        assert sorted(kinds) == sorted(KINDS)
+
+
+def test_no_two_operations_of_a_soak_share_an_id_or_a_business_fact() -> None:
+    operations = [o for number in range(60) for task in window(1, number, "r-1").tasks for o in task.operations]
+    subjects = [(o.destination, o.subject) for o in operations if o.subject is not None]
+    assert len({o.operation_id for o in operations}) == len(operations) > 300
+    assert len(set(subjects)) == len(subjects)
+
+
+def test_what_is_to_be_struck_waits_for_no_approval_and_is_sent_to_the_destination_that_is_tapped() -> None:
+    for number in range(100):
+        for task in window(2, number, "r-1").struck:
+            first = task.operations[0]
+            assert first.destination == "payments" and (first.amount_minor or 0) < OVER_MINOR
+
+
+def test_every_kind_of_task_is_beside_some_strike() -> None:
+    tasks = [task for number in range(60) for task in window(4, number, "r-1").beside]
+    assert {task.task_type for task in tasks} == {"single", "batch", "refund"}
+    assert any((task.operations[0].amount_minor or 0) > OVER_MINOR for task in tasks)  # somebody must approve it
+
+
+def test_the_state_is_found_again_from_the_evidence_folder_until_the_soak_is_done(tmp_path: Path) -> None:
+    out, private = tmp_path / "out", tmp_path / "private"
+    out.mkdir()
+    private.mkdir()
+    state = SoakState(seed=3, minutes=5, run_id="r1", secret="s", out=out, played_s=12.5, lives=1)
+    state.save(private)
+    assert SoakState.find(out) == (state, private)
+    assert (private / "soak.json").stat().st_mode & 0o077 == 0  # it holds the challenge's secret
+    state.done()
+    with pytest.raises(FileNotFoundError):
+        SoakState.find(out)
+    assert not (out / POINTER).exists()
+
+
+def cut_short(folder: Path) -> None:
+    """A good record as it is when its process is killed: no end, a line written in part."""
+    good_run().write(folder)
+    drill = json.loads((folder / "drill.json").read_text())
+    (folder / "drill.json").write_text(json.dumps(drill | {"finished_at": None}))
+    lines = (folder / "record.jsonl").read_text().splitlines(keepends=True)
+    (folder / "record.jsonl").write_text("".join(lines[:-1]) + lines[-1][:20])
+
+
+def test_a_record_goes_on_where_the_process_was_killed_and_is_whole_in_the_end(tmp_path: Path) -> None:
+    cut_short(tmp_path)
+    with EvidenceWriter.resume(tmp_path) as writer:
+        assert "after" in writer.cells
+        writer.append("drill", "note", None, text="another life")
+        with pytest.raises(EvidenceError, match="already recorded"):
+            writer.cell(load_cell(tmp_path))
+    assert integrity(load(tmp_path)) == []
+
+
+def load_cell(folder: Path) -> dict[str, object]:
+    return dict(json.loads((folder / "cells.jsonl").read_text().splitlines()[0]))
+
+
+def test_a_record_that_has_its_end_is_not_gone_on_with(tmp_path: Path) -> None:
+    good_run().write(tmp_path)
+    with pytest.raises(EvidenceError, match="nothing to go on with"):
+        EvidenceWriter.resume(tmp_path)
+
+
+def test_what_was_not_resumed_after_a_kill_is_no_whole_record(tmp_path: Path) -> None:
+    cut_short(tmp_path)
+    with pytest.raises(EvidenceError, match="cut off"):
+        load(tmp_path)
