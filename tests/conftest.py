@@ -12,13 +12,9 @@ import pytest_asyncio
 from psycopg import sql
 
 from actonce.stack import Stack
+from actonce.testing.plugin import drill_stack
 
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """PostgreSQL, Temporal and Toxiproxy for the whole session: share them, kill none of them."""
-    async with Stack.open(tmp_path_factory.mktemp("servers"), {"postgres", "temporal", "toxiproxy"}) as stack:
-        yield stack
+servers = drill_stack  # PostgreSQL, Temporal and Toxiproxy for the whole session: share them, kill none of them
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
