@@ -40,7 +40,7 @@ def _row(kind: str, seconds: list[float], unsettled: int) -> Recovery:
         unsettled=unsettled,
         median_s=percentile(seconds, 0.5),
         p95_s=percentile(seconds, 0.95),
-        longest_s=seconds[-1] if seconds else None,
+        longest_s=percentile(seconds, 1.0),
     )
 
 

@@ -43,9 +43,10 @@ EXPECTED = Expected(outcomes=["committed", "held"], effects=(0, 1))
 CONTROL, CONTROL_FINDING, CONTROL_WINDOWS = "resend_without_lookup", "duplicate op", 3
 NUMBER, CONTROL_NUMBER = 1, 2
 SETTINGS = {
+    "destinations": ["payments", "tickets", "mail"],
     "contracts": {
         "payments": {"approvals": [{"action": "refund", "over_minor": OVER_MINOR, "valid_s": APPROVAL_VALID_S}]},
-    }
+    },
 }
 
 
