@@ -127,7 +127,6 @@ def catalog() -> dict[str, Scenario]:
     from drills.scenarios.lost_acknowledgement import LostAcknowledgement
     from drills.scenarios.memory_unreachable import MemoryUnreachable
     from drills.scenarios.scheduler_restart import SchedulerRestartDrill
-    from drills.scenarios.soak import Soak
     from drills.scenarios.stopped import Final, WorkerStopped
 
     scenarios: list[Scenario] = [
@@ -137,6 +136,5 @@ def catalog() -> dict[str, Scenario]:
         CredentialExpired(),
         SchedulerRestartDrill(),
         MemoryUnreachable(),
-        Soak(),
     ]
     return {scenario.name: scenario for scenario in scenarios}
