@@ -126,7 +126,7 @@ async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: Plac
     for row in await reader.rows("approval"):
         known: Row = {name: utc(row[name]) for name in ("expires_at", "decided_at", "consumed_at")}
         known |= {name: row[name] for name in ("approval_id", "operation_id", "digest", "state", "round", "decided_by")}
-        writer.append("caller", "approval", cell, **known)
+        writer.append("caller", "approval", of(row), **known)
     for row in await reader.rows("memory_use"):
         writer.append(
             "caller",
