@@ -12,9 +12,11 @@ the ledger and is reconciled by the next worker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -45,16 +47,22 @@ from actonce.health.prober import Probe, Prober, Reading, State
 from actonce.health.problems import Problems
 from actonce.leaving import run_and_leave
 from actonce.ledger import memory_use
+from actonce.ledger import pages as ledger_pages
 from actonce.ledger import watch as watch_queries
+from actonce.ledger.store import Ledger
 from actonce.logs import configure
 from actonce.memory import Memory, embedder_named
 from actonce.memory.setting_up import rebuild_index
-from actonce.paging.pager import Pager
+from actonce.paging import LedgerAlarm, Pager, PagingSettings, open_channels
 from actonce.settings import WorkerSettings
+from actonce.tracing import SpanQueue, interceptors
+from actonce.trail import AuditKeeper
 
 log = structlog.get_logger("worker")
 _CONNECT_AGAIN_S = 0.5
 _NUDGE_AGAIN_S = 10.0
+_ALARM_EVERY_S = 3.0
+_SPANS_EVERY_S = 5.0
 
 
 def registry_of(settings: WorkerSettings, broker: Broker | None = None) -> Registry:
@@ -105,8 +113,14 @@ async def connect(stopping: asyncio.Event) -> Client:
 async def run(settings: WorkerSettings) -> None:
     """A Temporal worker until told to stop."""
     stopping = stop_event()
-    async with composed(settings) as system:
+    async with composed(settings) as system, contextlib.AsyncExitStack() as cleanup:
         client = await connect(stopping)
+        tracing, spans = interceptors(settings.traces_url, "actonce-worker") if settings.traces_url else ([], None)
+        if spans is not None:
+            telling = asyncio.create_task(
+                forever("traces", _SPANS_EVERY_S, lambda: tell_spans(system.ledger, spans), stopping)
+            )
+            cleanup.callback(telling.cancel)
         worker = Worker(
             client,
             task_queue=settings.task_queue,
@@ -115,16 +129,33 @@ async def run(settings: WorkerSettings) -> None:
             max_concurrent_activities=settings.activities_max,
             graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace_s),
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout_s),
+            interceptors=tracing,
         )
         async with worker:
             ready("worker", task_queue=settings.task_queue)
             await stopping.wait()
 
 
+async def tell_spans(ledger: Ledger, spans: SpanQueue) -> None:
+    """Show on the dependency page whether the spans of the worker that told last arrive."""
+    await watch_queries.set_dependency(
+        ledger,
+        name="traces",
+        kind="traces",
+        state="degraded" if spans.dropped_since_told() else "up",
+        how="counted what the trace collector took",
+        detail=f"{socket.gethostname()} pid {os.getpid()}: {spans.words()}",
+        blocks="nothing: a span is never the only record",
+    )
+
+
 async def watch(settings: WorkerSettings) -> None:
     """Watcher, pager and prober until told to stop, each in its own loop: one that fails stops no other."""
     stopping = stop_event()
-    async with composed(settings) as system:
+    paging = PagingSettings()
+    alarm = LedgerAlarm(open_channels(paging.page_urls), paging)
+    async with contextlib.AsyncExitStack() as cleanup:
+        system = await compose_when_possible(settings, alarm, cleanup, stopping)
         limits = WatchSettings(
             idle_s=settings.watch_idle_s,
             held_again_s=settings.watch_held_again_s,
@@ -136,12 +167,18 @@ async def watch(settings: WorkerSettings) -> None:
             route_probes(system.registry),
             others={**credential_probes(system.registry), "memory": memory_probe(system)},
         )
+        pager = Pager(LedgerPages(system.ledger), paging, alarm.channels)
         loops = [
             forever("watcher", settings.watch_every_s, lambda: watch_once(system, limits), stopping),
-            forever("pager", settings.watch_every_s, Pager(LedgerPages(system.ledger)).deliver_once, stopping),
+            forever("pager", settings.watch_every_s, pager.deliver_once, stopping),
+            forever("ledger alarm", _ALARM_EVERY_S, Outage(system.ledger, alarm).look, stopping),
             forever("prober", settings.probe_every_s, prober.probe_once, stopping),
             forever("nudger", settings.watch_every_s, Nudger(system).nudge_once, stopping),
             forever("problems", settings.probe_every_s, Problems(system.ledger, connect_once).look_once, stopping),
+            *(
+                forever(name, every_s or settings.watch_every_s, act, stopping)
+                for name, every_s, act in AuditKeeper(system.ledger).duties()
+            ),
         ]
         ready("watch")
         await asyncio.gather(*loops)
@@ -183,6 +220,36 @@ def credential_probe(broker: Broker, credential: str, blocks: str) -> Probe:
         return Reading(f"credential:{credential}", "credential", health.state, how, health.detail, blocks)
 
     return probe
+
+
+async def compose_when_possible(
+    settings: WorkerSettings, alarm: LedgerAlarm, cleanup: contextlib.AsyncExitStack, stopping: asyncio.Event
+) -> System:
+    """As `composed`, however long the ledger is away: whoever has to call people about that must not need it."""
+    while True:
+        try:
+            return await cleanup.enter_async_context(composed(settings))
+        except LedgerUnavailable as error:
+            if stopping.is_set():
+                raise
+            log.warning("the ledger is away", error=str(error)[:300])
+            await alarm.away(str(error))
+            await asyncio.sleep(_CONNECT_AGAIN_S)
+
+
+class Outage:
+    """Looks whether the ledger takes writes, and puts an outage that is over on record."""
+
+    def __init__(self, ledger: Ledger, alarm: LedgerAlarm) -> None:
+        self._ledger = ledger
+        self._alarm = alarm
+
+    async def look(self) -> None:
+        """One turn."""
+        await self._alarm.look(
+            lambda: watch_queries.prove_writable(self._ledger),
+            lambda since, why: ledger_pages.report_outage(self._ledger, since, why),
+        )
 
 
 class Nudger:

@@ -218,6 +218,41 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
+audit_app = typer.Typer(no_args_is_help=True, help="The audit trail.")
+app.add_typer(audit_app, name="audit")
+
+
+@audit_app.command("verify")
+def audit_verify(
+    dsn: Annotated[str, typer.Option(envvar="ACTONCE_LEDGER_DSN", help="The ledger.", show_default=False)],
+    sink: Annotated[Path | None, typer.Option(help="Folder to which events were shipped.")] = None,
+    sink_from: Annotated[int, typer.Option(min=1, help="First event that is still in the folder.")] = 1,
+    anchor: Annotated[str | None, typer.Option(help="SEQ:HASH that an earlier run printed.")] = None,
+) -> None:
+    """Prove that the audit trail is whole. Exit status: 0 whole, 1 findings, 3 it could not be read."""
+    from actonce.contracts.audit import End
+    from actonce.trail import Unreadable, verify
+
+    try:
+        seq, _, digest = anchor.partition(":") if anchor else ("", "", "")
+        noted = End(int(seq), digest) if anchor else None
+    except ValueError as error:
+        raise typer.BadParameter("write SEQ:HASH", param_hint="--anchor") from error
+    try:
+        report = asyncio.run(verify(dsn, sink, folder_from=sink_from, anchor=noted))
+    except Unreadable as error:
+        err.print(f"[red]not verified:[/red] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(3) from error
+    for finding in report.findings:
+        out.print(f"[red]{escape(str(finding))}[/red]", soft_wrap=True)
+    where = f", {report.shipped} in {sink}" if sink else ""
+    out.print(f"{report.sealed} events sealed, {report.unsealed} not sealed yet{where}", soft_wrap=True)
+    out.print(f"end {report.end.seq}:{report.end.hash}", soft_wrap=True)
+    out.print("whole" if report.whole else f"[red]{len(report.findings)} findings[/red]")
+    if not report.whole:
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """The console script."""
     run_and_leave(app)

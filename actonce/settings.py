@@ -35,3 +35,4 @@ class WorkerSettings(BaseSettings):
     watch_held_again_s: float = Field(default=30.0, gt=0)
     watch_orphaned_after_s: float = Field(default=120.0, gt=0)
     probe_every_s: float = Field(default=5.0, gt=0)
+    traces_url: str | None = Field(default=None, description="OTLP/HTTP address for spans; needs the extra `traces`")

@@ -109,6 +109,7 @@ class Cell(Site):
         self.channel = f"page-{spec.number}"
         self.workers: list[Process] = []
         self.others: dict[str, Process] = {}
+        self.extras: dict[str, Any] = {}  # what `attach` brought
         self._attached = AsyncExitStack()
         self._env: dict[str, str] = {}
         self.memory_dsn: str | None = None  # straight to the server

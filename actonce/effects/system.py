@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
 import structlog
 from psycopg.types.json import Jsonb
 
-from actonce.contracts.errors import ContractError
+from actonce.contracts.errors import ContractError, LedgerUnavailable
 from actonce.credentials import Broker
 from actonce.destinations.base import Destination, Registry
 from actonce.effects.fence import FreezeTimer
@@ -72,7 +73,10 @@ async def compose(
     Raises ForeignLedger, ContractError or LedgerUnavailable; nothing is sent before all of it holds.
     """
     if ledger_id is None:
-        await asyncio.to_thread(migrate, dsn, deployment=deployment)
+        try:
+            await asyncio.to_thread(migrate, dsn, deployment=deployment)
+        except psycopg.OperationalError as error:
+            raise LedgerUnavailable(f"the ledger could not be opened: {error}; check PostgreSQL") from error
     async with Ledger(dsn, ledger_id=ledger_id, pool_max=pool_max) as ledger:
         await ledger.identity()
         await register_contracts(ledger, registry)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from actonce.evidence.case import Case, Finding, Story, is_own, moment
 from actonce.evidence.checks_approvals import approvals_kept, effects_approved
+from actonce.evidence.checks_audit import audit_copy_is_whole, effects_are_audited
 from actonce.evidence.checks_credentials import (
     killed_leases,
     leaked_secrets,
@@ -414,4 +415,6 @@ CHECKERS: dict[str, Callable[[Case], list[Finding]]] = {
     "no effect without authority": unauthorised_effects,
     "no good lease killed": killed_leases,
     "no secret left behind": leaked_secrets,
+    "effects are audited before they happen": effects_are_audited,
+    "no audit event is lost": audit_copy_is_whole,
 }

@@ -501,6 +501,28 @@ class CallerRelease(Line):
     changed_at: str | None = None
 
 
+class CallerAudit(Line):
+    """One audit event as the ledger has it. `at` is when it was written; `event_seq` its number in the chain."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "audit_event"
+    event: str
+    event_seq: int | None = None
+    hash: str | None = None
+    written_at: str
+    operation_id: str | None = None
+    state: str | None = None  # what an operation's event says that it led to
+
+
+class AuditCopy(Line):
+    """One line of a log destination, as the witness read it there; in the order in which it stands or arrived."""
+
+    of_source: ClassVar[str] = "witness"
+    of_kind: ClassVar[str] = "audit_copy"
+    destination: str
+    text: str
+
+
 class Assertion(Strict):
     """One thing asserted about a view."""
 
@@ -553,7 +575,7 @@ _LINES: tuple[type[Line], ...] = (
     ProcessState, Exited, Observation, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
     Authority, ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
     CallerMemory,
-    CallerTask, CallerRelease, View, ApprovalShown, CallerApproval,
+    CallerTask, CallerRelease, CallerAudit, AuditCopy, View, ApprovalShown, CallerApproval,
 )  # fmt: skip
 KINDS: dict[tuple[str, str], type[Line]] = {(line.of_source, line.of_kind): line for line in _LINES}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -106,9 +106,17 @@ class Prober:
         )
 
     async def _ledger(self) -> Reading:
-        """Write and read back. Its failure cannot be written; the entry service notices it by itself."""
+        """Write, also where that needs new space, and read back.
+
+        A ledger that takes nothing cannot be told of here; the entry service and the alarm notice it by themselves.
+        """
         began = time.monotonic()
-        reading = Reading("ledger", "ledger", "up", "wrote this reading and read it back", blocks="everything")
+        how = "wrote this reading and read it back; wrote something that needs new space"
+        reading = Reading("ledger", "ledger", "up", how, blocks="everything")
+        try:
+            await watch.prove_writable(self.ledger)
+        except LedgerError as error:
+            reading = replace(reading, state="down", detail=str(error))
         await self._write(reading)
         rows = [r for r in await records.list_dependencies(self.ledger) if r["name"] == "ledger"]
         took_s = time.monotonic() - began

@@ -24,7 +24,6 @@ from actonce.ledger.store import (
     Connection,
     Ledger,
     Operation,
-    audit,
     identity_params,
     lock_operation,
     many,
@@ -95,12 +94,6 @@ async def record(ledger: Ledger, key: OperationKey, request: DecisionRequest) ->
                 },
             )
             assert row is not None
-            await audit(
-                connection,
-                "decision.recorded",
-                operation,
-                {"decision_id": row["decision_id"], "decision": request.action, "name": request.name, "risk": risk},
-            )
             return Decision.of(row)
     except psycopg.errors.UniqueViolation as error:
         raise DecisionRefused(
@@ -203,7 +196,6 @@ async def consume(ledger: Ledger, decision: Decision, fresh: Verdict) -> tuple[O
             "UPDATE actonce.decision SET consumed_at = clock_timestamp(), result = %s WHERE decision_id = %s",
             (result, decision.decision_id),
         )
-        await audit(connection, "decision.consumed", operation, {"decision_id": decision.decision_id, "result": result})
         return operation, result
 
 

@@ -6,9 +6,12 @@ else's (`actonce.paging`); a page is a row first and is delivered from there.
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import LiteralString
+
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
-from actonce.contracts.reasons import policy
+from actonce.contracts.reasons import Severity, policy
 from actonce.contracts.verdict import Reason
 from actonce.ledger.store import (
     WHERE_KEY,
@@ -70,21 +73,13 @@ async def hold_task(connection: Connection, task_id: str, step: str, reason: Rea
     """Hold a task at a step that has no operation (yet), and page. Holding it again changes the words, if anything."""
     task = await one(connection, "SELECT tenant FROM actonce.task WHERE task_id = %s FOR UPDATE", (task_id,))
     tenant = task["tenant"] if task else task_id.partition("/")[0]
-    news = await one(
-        connection,
-        "WITH before AS (SELECT reason, words FROM actonce.hold WHERE task_id = %(task_id)s AND step = %(step)s"
-        " AND closed_at IS NULL AND operation_id IS NULL)"
-        " INSERT INTO actonce.hold (tenant, task_id, step, reason, words)"
-        " VALUES (%(tenant)s, %(task_id)s, %(step)s, %(reason)s, %(words)s)"
+    await connection.execute(
+        "INSERT INTO actonce.hold (tenant, task_id, step, reason, words) VALUES (%s, %s, %s, %s, %s)"
         " ON CONFLICT (task_id, step) WHERE closed_at IS NULL AND operation_id IS NULL"
-        " DO UPDATE SET reason = excluded.reason, words = excluded.words"
-        " RETURNING NOT EXISTS (SELECT FROM before b WHERE (b.reason, b.words) = (%(reason)s, %(words)s)) AS is_news",
-        {"tenant": tenant, "task_id": task_id, "step": step, "reason": reason.value, "words": words},
+        " DO UPDATE SET reason = excluded.reason, words = excluded.words",
+        (tenant, task_id, step, reason.value, words),
     )
     await _task_is_held(connection, task_id, reason, f"step {step}: {words}")
-    if news is not None and news["is_news"]:
-        body = {"step": step, "reason": reason.value, "words": words}
-        await audit(connection, "task.held", None, body, task_id=task_id)
     await open_page(
         connection,
         incident=f"task:{task_id}:{step}",
@@ -111,7 +106,6 @@ async def close_task_hold(connection: Connection, task_id: str, step: str, close
         return False
     await close_page(connection, f"task:{task_id}:{step}")
     await task_goes_on(connection, task_id)
-    await audit(connection, "task.released", None, {"step": step, "closed_by": closed_by}, task_id=task_id)
     return True
 
 
@@ -194,6 +188,9 @@ async def close_hold(connection: Connection, operation: Operation, closed_by: st
     await task_goes_on(connection, operation.task_id)
 
 
+_SAME: LiteralString = "(page.reason, page.severity, page.title) = (excluded.reason, excluded.severity, excluded.title)"
+
+
 async def open_page(
     connection: Connection,
     *,
@@ -203,29 +200,43 @@ async def open_page(
     body: str,
     operation: Operation | None = None,
     task_id: str | None = None,
+    severity: Severity | None = None,
 ) -> None:
-    """Open an incident, or count one more sighting of the open one."""
+    """Open an incident, or count one more sighting of the open one. `severity`: another than the reason's own."""
     await connection.execute(
         "INSERT INTO actonce.page (incident, reason, severity, title, body, operation_id, task_id)"
         " VALUES (%s, %s, %s, %s, %s, %s, %s)"
         " ON CONFLICT (incident) WHERE closed_at IS NULL DO UPDATE SET seen_again = page.seen_again + 1,"
-        # another reason, or another thing of the same reason, is news: sent again, and to be acknowledged again
-        " sent_at = CASE WHEN (page.reason, page.title) = (excluded.reason, excluded.title) THEN page.sent_at END,"
-        " acknowledged_at = CASE WHEN (page.reason, page.title) = (excluded.reason, excluded.title)"
-        " THEN page.acknowledged_at END,"
-        " acknowledged_by = CASE WHEN (page.reason, page.title) = (excluded.reason, excluded.title)"
-        " THEN page.acknowledged_by END,"
-        " reason = excluded.reason, title = excluded.title, body = excluded.body",
+        # another reason, severity or thing of the same reason is news: sent again, and to be acknowledged again
+        f" sent_at = CASE WHEN {_SAME} THEN page.sent_at END,"
+        f" acknowledged_at = CASE WHEN {_SAME} THEN page.acknowledged_at END,"
+        f" acknowledged_by = CASE WHEN {_SAME} THEN page.acknowledged_by END,"
+        " reason = excluded.reason, severity = excluded.severity, title = excluded.title, body = excluded.body",
         (
             incident,
             reason,
-            policy(reason).severity,
+            severity or policy(reason).severity,
             title,
             body,
             operation.operation_id if operation else None,
             operation.task_id if operation else task_id,
         ),
     )
+
+
+async def report_outage(ledger: Ledger, since: datetime, why: str) -> None:
+    """Put on record that the ledger took no writes and people were called for it; the page says that it is over."""
+    incident, row = "ledger:unavailable", policy(Reason.LEDGER_UNAVAILABLE)
+    async with ledger.transaction() as connection:
+        await open_page(
+            connection,
+            incident=incident,
+            reason=row.reason.value,
+            title="the ledger took no writes",
+            body=f"From {utc(since)} on the ledger took no writes: {why}\n"
+            f"Nothing was sent meanwhile; what had been sent before is being reconciled.\nProcedure: {row.procedure}",
+        )
+        await close_page(connection, incident)
 
 
 async def report_blind_recount(ledger: Ledger, operation: Operation, words: str) -> None:

@@ -15,7 +15,7 @@ from actonce.contracts.messages import TaskReport
 from actonce.contracts.payload import payload_digest
 from actonce.ledger import approvals, pages
 from actonce.ledger.permits import cancel_task_operations
-from actonce.ledger.store import Connection, Ledger, Operation, audit, many, one
+from actonce.ledger.store import Connection, Ledger, Operation, many, one
 
 TaskState = Literal[
     "queued", "running", "waiting_for_approval", "held", "quarantined", "failed", "cancelled", "complete"
@@ -89,7 +89,6 @@ async def accept(
         if created is not None:
             if backlog_max is not None:
                 await _check_backlog(connection, task_type, backlog_max)
-            await audit(connection, "task.accepted", None, {"digest": digest}, task_id=task_id)
             return Task.of(created), True
         row = await one(connection, "SELECT * FROM actonce.task WHERE task_id = %s", (task_id,))
         assert row is not None
@@ -188,7 +187,6 @@ async def save_plan(ledger: Ledger, task_id: str, body: dict[str, Any]) -> dict[
             (task_id, digest, Jsonb(body)),
         )
         if created is not None:
-            await audit(connection, "task.planned", None, {"digest": digest}, task_id=task_id)
             return dict(created["body"])
         row = await one(connection, "SELECT body FROM actonce.plan WHERE task_id = %s", (task_id,))
         assert row is not None
@@ -229,9 +227,6 @@ async def report(ledger: Ledger, outcome: TaskReport) -> Task | None:
         else:
             await pages.close_task_holds(connection, outcome.task_id, f"outcome:{outcome.state}")
             await approvals.end_of_task(connection, outcome.task_id, f"it ended as {outcome.state}")
-            await audit(
-                connection, f"task.{outcome.state}", None, {"summary": outcome.summary}, task_id=outcome.task_id
-            )
         return None if row is None else Task.of(row)
 
 
@@ -260,11 +255,4 @@ async def _cancel(ledger: Ledger, task_id: str) -> tuple[Task, list[Operation]]:
         rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s", (task_id,))
         in_flight = [operation for operation in map(Operation.of, rows) if not operation.final]
         await approvals.end_of_task(connection, task_id, "cancellation was asked for")
-        await audit(
-            connection,
-            "task.cancel_requested",
-            None,
-            {"in_flight": [o.operation_id for o in in_flight]},
-            task_id=task_id,
-        )
         return Task.of(row), in_flight

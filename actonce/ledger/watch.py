@@ -279,6 +279,16 @@ async def acknowledge_page(ledger: Ledger, page_id: int, name: str) -> bool:
         return row is not None
 
 
+async def prove_writable(ledger: Ledger) -> None:
+    """Write something that needs new space. Raises LedgerUnavailable: away, read-only, or full.
+
+    A reading that is written over an old one proves less: it may fit where the ledger has no room for an intent.
+    """
+    async with ledger.transaction() as connection:
+        await connection.execute("TRUNCATE actonce.write_probe")
+        await connection.execute("INSERT INTO actonce.write_probe VALUES (clock_timestamp())")
+
+
 async def set_dependency(
     ledger: Ledger, *, name: str, kind: str, state: str, how: str, detail: str = "", blocks: str = ""
 ) -> None:
@@ -313,6 +323,7 @@ _EXPORT: dict[str, LiteralString] = {
     "memory_pin": "SELECT * FROM actonce.memory_pin",
     "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
     "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
+    "audit_cursor": "SELECT * FROM actonce.audit_cursor ORDER BY sink",
 }
 
 

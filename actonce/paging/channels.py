@@ -21,6 +21,10 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import apprise
+import structlog
+
+log = structlog.get_logger("actonce.paging")
+OK = "ok"
 
 FILE_SCHEME = "actonce-file"
 
@@ -46,6 +50,25 @@ class Channel(Protocol):
     def name(self) -> str: ...
 
     async def send(self, message: Message) -> None: ...
+
+
+async def give(channel: Channel, message: Message, deadline_s: float) -> str:
+    """Give one message to one channel within the deadline. Returns OK or why not; never raises."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            await channel.send(message)
+    except TimeoutError:
+        return too_slow(deadline_s)
+    except ChannelError as error:
+        return str(error) or "failed"
+    except Exception as error:  # a plugin of somebody else's: whatever it raises must not silence the others
+        log.exception("channel_broke", channel=channel.name)
+        return f"{type(error).__name__}: {error}"
+    return OK
+
+
+def too_slow(deadline_s: float) -> str:
+    return f"no answer within {deadline_s:g} s"
 
 
 class FileChannel:

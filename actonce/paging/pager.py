@@ -10,11 +10,10 @@ from typing import Any, Literal, Protocol
 
 import structlog
 
-from actonce.paging.channels import Channel, ChannelError, Message, open_channels
+from actonce.paging.channels import OK, Channel, Message, give, open_channels, too_slow
 from actonce.paging.settings import PagingSettings
 
 log = structlog.get_logger("actonce.paging")
-OK = "ok"
 TELL_EVERY_S = 5.0  # well inside the age at which the entry calls a reading stale
 
 Health = Literal["up", "degraded", "down", "unknown"]
@@ -79,26 +78,13 @@ class Pager:
         for page in pages:
             if not page["everywhere"] and page["delivery"].get(channel.name) == OK:
                 continue
-            said = await self._send(channel, self._message(page))
+            said = await give(channel, self._message(page), self.settings.page_deadline_s)
             await self.box.sent(page, channel.name, said)
             done += said == OK
             self._note(channel, standing, said)
-            if said == _TOO_SLOW.format(self.settings.page_deadline_s):
+            if said == too_slow(self.settings.page_deadline_s):
                 break  # it would take as long for the next page
         return done
-
-    async def _send(self, channel: Channel, message: Message) -> str:
-        try:
-            async with asyncio.timeout(self.settings.page_deadline_s):
-                await channel.send(message)
-        except TimeoutError:
-            return _TOO_SLOW.format(self.settings.page_deadline_s)
-        except ChannelError as error:
-            return str(error) or "failed"
-        except Exception as error:  # a plugin of somebody else's: whatever it raises must not silence the others
-            log.exception("channel_broke", channel=channel.name)
-            return f"{type(error).__name__}: {error}"
-        return OK
 
     def _note(self, channel: Channel, standing: _Standing, said: str) -> None:
         standing.last = said
@@ -143,9 +129,6 @@ class Pager:
             lines.append(f"Entry service: {self.settings.entry_url} (ACTONCE_ENTRY_URL)")
         facts = {name: page.get(name) for name in ("incident", "reason", "operation_id", "task_id", "severity")}
         return Message(page["page_id"], page["title"], "\n".join(lines), facts)
-
-
-_TOO_SLOW = "no answer within {:g} s"
 
 
 def _state(last: str | None) -> Health:

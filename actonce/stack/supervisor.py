@@ -288,6 +288,8 @@ class Stack:
         }
         if "postgres" in self._wanted:
             found["ACTONCE_LEDGER_DSN"] = self.ledger_dsn
+            if "ACTONCE_AUDIT_SINKS" not in self._settings.environment:
+                found["ACTONCE_AUDIT_SINKS"] = (self.folder / "audit").as_uri()
         if "toxiproxy" in self._wanted:
             found["ACTONCE_TOXIPROXY_URL"] = self.toxiproxy_url
         if "temporal" in self._wanted:

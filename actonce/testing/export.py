@@ -36,6 +36,7 @@ _QUERIES: dict[str, LiteralString] = {
     "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
     "release": "SELECT * FROM actonce.release ORDER BY task_type",
     "memory_use": "SELECT * FROM actonce.memory_use ORDER BY since",
+    "audit_cursor": "SELECT * FROM actonce.audit_cursor ORDER BY sink",
     "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
 }
 # What differs between two runs of the same failure: ids, ports, counts, times. Not the kind of failure.

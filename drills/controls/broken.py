@@ -46,7 +46,7 @@ def intent_after_call() -> None:
     async def perform(system: Any, request: Any) -> Any:
         destination = system.destination(request.destination, request.action)
         intent = module.intent_of(request, destination.contract)
-        receipt = await destination.send(_unguarded_call(system, destination.contract, intent))
+        receipt = await destination.send(unguarded_call(system, destination.contract, intent))
         permit = await module.obtain_permit(system, intent, destination.contract, clocks.now_s())
         if isinstance(permit, NoPermit):
             return module.result_of(permit.operation, how="adopted")
@@ -56,7 +56,7 @@ def intent_after_call() -> None:
     swap("actonce.effects.activities", "perform", lambda real: perform)
 
 
-def _unguarded_call(system: Any, contract: Any, intent: Any) -> Any:
+def unguarded_call(system: Any, contract: Any, intent: Any) -> Any:
     from datetime import timedelta
 
     from actonce.contracts import clocks
@@ -345,7 +345,14 @@ def _again_on(again: Callable[[Any, Any], bool]) -> None:
 def main(arguments: list[str]) -> None:
     """Take the protection out, then be the program."""
     import worker
-    from drills.controls import access, approving, forgetting, stops, waiting  # noqa: F401  (register their controls)
+    from drills.controls import (  # noqa: F401  (register their controls)
+        access,
+        approving,
+        forgetting,
+        stops,
+        unaudited,
+        waiting,
+    )
 
     if len(arguments) != 2 or arguments[0] not in CONTROLS:
         raise SystemExit(f"usage: broken NAME run|watch|entry; names: {', '.join(CONTROLS)}")

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import typer
+from pydantic_settings import BaseSettings
 
 from actonce import client
+from actonce.audit import AuditSettings
 from actonce.client import base
 from actonce.entry.app import create_app
 from actonce.entry.settings import EntrySettings
@@ -20,8 +22,8 @@ FOLDER = Path(__file__).parents[3] / "docs" / "reference"
 def test_every_setting_is_named_and_every_named_one_exists() -> None:
     text = (FOLDER / "settings.md").read_text()
     named = set(re.findall(r"`(ACTONCE_[A-Z_]+)`", text))
-    models = (EntrySettings, PagingSettings, WorkerSettings)
-    there = {f"ACTONCE_{field.upper()}" for model in models for field in model.model_fields}
+    models: tuple[type[BaseSettings], ...] = (AuditSettings, EntrySettings, PagingSettings, WorkerSettings)
+    there = {f"{m.model_config['env_prefix']}{field.upper()}" for m in models for field in m.model_fields}
     of_the_client = {"ACTONCE_STACK_FOLDER", "ACTONCE_OPERATOR"}
     assert named - of_the_client == there
 

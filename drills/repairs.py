@@ -1,0 +1,67 @@
+"""The person who is called because something is full, as a program: starts fresh, knows a page and its procedure.
+
+    python -m drills.repairs < page.json > done.json
+
+Standard input: {"title", "text"} of one page. Environment: ACTONCE_ENTRY_URL, and VOLUMES, the paths (colon separated)
+that this host's `df` would list. Runs the command that the page names, reads the procedure that it names, and makes
+room on each volume that has none: by taking away what is neither the system's nor PostgreSQL's, as the procedure asks.
+Exit status 0 when there is room.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from drills.operator import ROOT, Lost, commands_of
+
+_OURS = re.compile(r"audit-\d+\.jsonl")
+
+
+def follow(page: dict[str, str]) -> dict[str, Any]:
+    """Do what the page and its procedure say."""
+    text = f"{page['title']}\n{page['text']}"
+    named = re.search(r"Procedure: (docs/operations/[a-z_]+\.md)", text)
+    looks = [command for command in commands_of(text) if command[2:3] == ["dependencies"]]
+    if named is None or not looks:
+        raise Lost(f"the page names no procedure or no command to look with:\n{text}")
+    procedure = (ROOT / named.group(1)).read_text(encoding="utf-8")
+    if "room" not in procedure:
+        raise Lost(f"{named.group(1)} does not say what to do about a full disk")
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "client.py"), *looks[0][2:], "--json"], capture_output=True, text=True, check=False
+    )
+    return {
+        "procedure": named.group(1),
+        "looked": (ran.stdout or ran.stderr)[-4000:],
+        "removed": [path for volume in os.environ["VOLUMES"].split(":") for path in make_room(Path(volume))],
+    }
+
+
+def make_room(volume: Path) -> list[str]:
+    """Take foreign files off a volume without room. Returns what was removed."""
+    removed = []
+    for path in sorted(volume.rglob("*")):
+        foreign = path.is_symlink() or (path.parent == volume and path.is_file() and not _OURS.fullmatch(path.name))
+        if foreign and (path.is_symlink() or os.statvfs(volume).f_bavail == 0):
+            path.unlink()
+            removed.append(str(path))
+    return removed
+
+
+def main() -> None:
+    """One page in, room out."""
+    try:
+        print(json.dumps(follow(json.load(sys.stdin))))
+    except Lost as error:
+        print(json.dumps({"lost": str(error)}))
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Work that leaves every kind of required event behind, through the ledger's own functions."""
+
+from __future__ import annotations
+
+import uuid
+
+from actonce.contracts.contract import Contract
+from actonce.contracts.identity import OperationKey
+from actonce.contracts.messages import DecisionRequest, TaskReport
+from actonce.contracts.verdict import Outcome, Reason, Receipt, Verdict
+from actonce.ledger import decisions, outcomes, pages, permits, records, tasks, watch
+from actonce.ledger.permits import Intent, Owner, Permit
+from actonce.ledger.store import Ledger, Operation
+from tests.unit.effects.builders import contract as build_contract
+
+OWNER = Owner("host", "boot", 1, 0.0)
+CONTRACT: Contract = build_contract(completion="receipt")
+
+
+def intent(task_id: str, name: str) -> Intent:
+    key = OperationKey("default", CONTRACT.name, "refund", f"op1_{name}")
+    return Intent(key, task_id, name, 1, {"amount_minor": 5}, "d1:" + "0" * 64)
+
+
+async def permit(ledger: Ledger, task_id: str, name: str) -> Permit:
+    taken = await permits.take_permit(ledger, intent(task_id, name), CONTRACT, OWNER, uuid.uuid4())
+    assert isinstance(taken, Permit)
+    return taken
+
+
+async def acknowledged(ledger: Ledger, task_id: str, name: str) -> Operation:
+    receipt = Receipt(object_id=f"re_{name}", digest="d1:" + "0" * 64)
+    return await outcomes.acknowledge(ledger, await permit(ledger, task_id, name), receipt, CONTRACT)
+
+
+async def work(ledger: Ledger) -> None:
+    """Three tasks: one is held and decided, one is planned, done and reported, one is cancelled."""
+    async with ledger.transaction() as connection:
+        await connection.execute(
+            "INSERT INTO actonce.contract (name, digest, version, body) VALUES ('payments', 'c1', 1, '{}')"
+        )
+    held, _ = await tasks.accept(ledger, "default", "single", "held", {"n": 1})
+    done, _ = await tasks.accept(ledger, "default", "single", "done", {"n": 2})
+    dropped, _ = await tasks.accept(ledger, "default", "single", "dropped", {"n": 3})
+    await tasks.save_plan(ledger, done.task_id, {"steps": []})
+    await acknowledged(ledger, done.task_id, "one")
+    await tasks.report(ledger, TaskReport(task_id=done.task_id, state="complete", summary="refunded"))
+    await tasks.cancel(ledger, dropped.task_id)
+    async with ledger.transaction() as connection:
+        await pages.hold_task(connection, dropped.task_id, "look", Reason.MEMORY_UNAVAILABLE, "no answer")
+        await pages.close_task_hold(connection, dropped.task_id, "look", "evidence:canary")
+    await tasks.report(ledger, TaskReport(task_id=dropped.task_id, state="cancelled", summary="dropped"))
+    stopped = await outcomes.record_hold(
+        ledger, await permit(ledger, held.task_id, "two"), Reason.STORED_ERROR_REPLAYED, "a stored 500"
+    )
+    [page, *_] = [p for p in await records.list_pages(ledger) if p["operation_id"] == stopped.operation_id]
+    await watch.acknowledge_page(ledger, page["page_id"], "olga")
+    request = DecisionRequest(
+        action="mark_committed",
+        name="olga",
+        reason="seen",
+        evidence="ticket 7",
+        object_id="re_two",
+        expected_epoch=stopped.epoch,
+        expected_version=stopped.version,
+    )
+    decision = await decisions.record(ledger, stopped.key, request)
+    unclear = Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.NOT_VISIBLE, words="nothing seen")
+    _, result = await decisions.consume(ledger, decision, unclear)
+    assert result == "applied"
