@@ -6,6 +6,7 @@ process. All five views are captured here.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from actonce.testing.export import FINAL
@@ -152,7 +153,9 @@ class RetryOnOldEvidence(Special):
     async def _read_since_the_hold(self) -> bool:
         """The workflow reads once more when it begins to wait; only after that nobody reads by himself."""
         (hold,) = await self.cell.ledger.rows("hold")
-        return any(row["at"] > hold["opened_at"] for row in await self.cell.ledger.rows("verdict"))
+        # Two for its reason: the verdict that opened it is written a moment after the hold, in the same transaction.
+        reasons = [row["reason"] for row in await self.cell.ledger.rows("verdict")]
+        return reasons.count(hold["reason"]) >= 2
 
     async def decided(self, operation_id: str) -> None:
         """The decision and the evidence, in the order of this cell."""
@@ -171,11 +174,17 @@ class RetryRacesVerdict(RetryOnOldEvidence):
     ends = frozenset({"stale", "superseded_by_evidence"})
 
     async def decided(self, operation_id: str) -> None:
-        await doors.decide(self.cell, operation_id, "permit_one_retry", "every route is down")
-        decider = await self.stood_still(1, "before_decision")
-        await self.cell.heal_routes()
-        await self.row(operation_id, lambda row: row["state"] == "committed", "the watcher's verdict")
-        await self.go_on_alive(decider)
+        # Beside us: the decision is in force well before its client has ended, and who applies it must not stand long.
+        decision = asyncio.ensure_future(
+            doors.decide(self.cell, operation_id, "permit_one_retry", "every route is down")
+        )
+        try:
+            decider = await self.stood_still(1, "before_decision")
+            await self.cell.heal_routes()
+            await self.row(operation_id, lambda row: row["state"] == "committed", "the watcher's verdict")
+            await self.go_on_alive(decider)
+        finally:
+            await decision
 
         async def consumed() -> bool:
             return all(row["consumed_at"] is not None for row in await self.cell.ledger.rows("decision"))
