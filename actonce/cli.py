@@ -162,8 +162,8 @@ def _up_detached(folder: Path) -> None:
     said = log_since()
     if how == "ended":
         raise StackError(f"the stack did not start; {log} ends:\n{said}")
-    out.print(said, markup=False)
-    out.print(f"running detached as pid {popen.pid}; end it with: actonce down --folder {folder}")
+    out.print(said, markup=False, soft_wrap=True)  # wrapped already, and a command that is wrapped cannot be copied
+    out.print(f"running detached as pid {popen.pid}; end it with: actonce down --folder {folder}", soft_wrap=True)
 
 
 @app.command()

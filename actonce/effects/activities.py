@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from actonce.contracts.errors import LedgerError, StaleWrite
+from actonce.contracts.errors import LedgerError, PayloadError, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import (
     ApprovalSeen,
@@ -74,9 +74,12 @@ async def _beat(timeout: timedelta | None) -> None:
 
 
 class OperationActivities:
-    """The activities of one worker, bound to its composed system."""
+    """The activities of one worker, bound to its composed system.
 
-    def __init__(self, system: System, planner: Planner) -> None:
+    `planner`: asked once for the plan of a task whose workflow brings none to `run_task`; without one such tasks fail.
+    """
+
+    def __init__(self, system: System, planner: Planner | None = None) -> None:
         self.system = system
         self.planner = planner
 
@@ -129,12 +132,21 @@ class OperationActivities:
         task = request.task
         known = await tasks.plan_of(self.system.ledger, task.task_id)
         if known is None:
-            proposal = request.proposal if request.proposal is not None else await self.planner.propose(task)
-            known = await tasks.save_plan(self.system.ledger, task.task_id, proposal)
+            known = await tasks.save_plan(self.system.ledger, task.task_id, await self._proposal(request))
         else:
             await tasks.started(self.system.ledger, task.task_id)
         rules = {d.contract.name: list(d.contract.approvals) for d in self.system.registry if d.contract.approvals}
         return PlanResult(plan=known, times=self._times(), approvals=rules)
+
+    async def _proposal(self, request: PlanRequest) -> dict[str, Any]:
+        if request.proposal is not None:
+            return request.proposal
+        if self.planner is None:
+            raise PayloadError(
+                f"task {request.task.task_id}: its workflow brings no plan and this worker has no planner; give "
+                "run_task a proposal, or OperationActivities a planner. Nothing was sent"
+            )
+        return await self.planner.propose(request.task)
 
     def _times(self) -> dict[str, Times]:
         return {

@@ -6,7 +6,7 @@ committed   exactly one object carries our key in our own field, in our account,
 absent      nothing stands in our own field under our key that is not proven ours, the contract looks for what was sent,
             and the destination cancelled every key; or, after the last moment it could still commit plus each route's
             lag, no route shows it, and two independent routes (one of them a list whose total agrees) are complete,
-            fresh and able to see
+            fresh and able to see; or no attempt of it can have left: none was made, or each is provably not sent
 ambiguous   everything else, with a reason; before the last bound it is only too early
 """
 

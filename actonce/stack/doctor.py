@@ -92,7 +92,8 @@ def _toxiproxy() -> str:
     compilers = binaries.compilers()
     if not compilers:
         raise StackError(
-            f"neither toxiproxy-server {binaries.TOXIPROXY_VERSION} nor Go to build it: pip install 'actonce[drills]'"
+            f"neither toxiproxy-server {binaries.TOXIPROXY_VERSION} nor Go to build it: pip install 'actonce[drills]' "
+            "(in a checkout: pip install -e '.[stack,drills]'), or point ACTONCE_TOXIPROXY_URL at a server"
         )
     return f"{binaries.TOXIPROXY_VERSION} will be built at first start with {compilers[0]} (about a minute)"
 

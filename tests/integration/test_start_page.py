@@ -1,4 +1,4 @@
-"""docs/start.md is executed: its two files, a real Temporal server, a real ledger, and an API that loses its answer."""
+"""docs/start.md: the two files that make a charge safe run on real servers with an API that loses its answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,9 @@ from temporalio.worker import Worker
 
 from activities.planner import ScriptedPlanner
 from actonce import OperationActivities, Registry, TaskInput, compose
+from actonce.entry.settings import EntrySettings
 from actonce.stack import Stack
+from actonce.stack.program import programs_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "start.md"
 LINES_MAX = 40
@@ -85,8 +88,9 @@ def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_page_is_short() -> None:
-    lines = [line for text in blocks().values() for line in text.splitlines() if line.strip()]
-    assert set(blocks()) == {"charges", "charge_task"}
+    safe = ("charges", "charge_task")
+    lines = [line for name in safe for line in blocks()[name].splitlines() if line.strip()]
+    assert set(blocks()) == {*safe, "worker"}
     assert len(lines) < LINES_MAX, f"{len(lines)} lines of code"
 
 
@@ -120,3 +124,16 @@ async def test_the_page_makes_one_charge_although_its_answer_is_lost(
     assert report["state"] == "complete"
     assert report["operations"][0]["object_id"] == "ch_1"
     assert (len(world.charges), world.posts) == (1, 1)
+
+
+def test_the_page_says_what_up_starts_and_which_workflow_a_task_type_is(pages: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (table,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (pages / "pyproject.toml").write_text(table, encoding="utf-8")
+    assert [(spec.name, spec.count) for spec in programs_of(pages)] == [("entry", 1), ("worker", 2)]
+    assert asyncio.iscoroutinefunction(import_module("worker").main)
+    (types,) = re.findall(r"ACTONCE_TASK_TYPES='([^']*)'", text)
+    settings = EntrySettings.model_validate({"ledger_dsn": "postgresql://nowhere", "task_types": json.loads(types)})
+    assert settings.task_types["charge"].workflow == import_module("charge_task").ChargeTask.__name__
+    (payload,) = re.findall(r"start charge .* --payload '([^']*)'", text)
+    assert import_module("charges").CONTRACT.digest_of("create", json.loads(payload))

@@ -42,3 +42,15 @@ def test_make_targets_in_the_documents_exist() -> None:
         for t in re.findall(r"(?:`|^    |^)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert named and named <= targets
+
+
+def test_every_rule_and_section_that_code_cites_is_explained() -> None:
+    explained = set(
+        re.findall(r"^\| (R\d+|§[\d.]+) \|", (ROOT / "docs/concepts/rules.md").read_text("utf-8"), re.MULTILINE)
+    )
+    assert {"R1", "§2.4"} <= explained
+    cited: set[str] = set()
+    for folder in ("actonce", "activities", "drills", "workflows", "tests"):
+        for file in (ROOT / folder).rglob("*.py"):
+            cited |= set(re.findall(r"\bR\d{1,2}\b|§\d(?:\.\d+)?", file.read_text("utf-8")))
+    assert cited - explained == set(), "explain them in docs/concepts/rules.md"
