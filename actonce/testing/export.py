@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, LiteralString
@@ -74,6 +75,12 @@ class LedgerReader:
         found = await self._ask("SELECT * FROM actonce.operation WHERE operation_id = %s", operation_id)
         return found[0] if found else None
 
+    async def task(self, task_id: str) -> tuple[Row | None, bool]:
+        """The row of one task, and whether an operation of it is held."""
+        found = await self._ask("SELECT * FROM actonce.task WHERE task_id = %s", task_id)
+        held = await self._ask("SELECT 1 FROM actonce.operation WHERE task_id = %s AND state = 'held' LIMIT 1", task_id)
+        return (found[0] if found else None), bool(held)
+
 
 def utc(value: datetime | None) -> str | None:
     """As the record writes times."""
@@ -101,10 +108,12 @@ async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: Plac
     """Copy a ledger into the record. Operations of probes are accounted for elsewhere."""
     of = cell if callable(cell) else lambda row: str(cell)
     verdicts = await reader.rows("verdict")
-    audit = await reader.rows("audit")
+    verdicts_of, audit_of = _by_operation(verdicts), _by_operation(await reader.rows("audit"))
     for row in await reader.rows("operation"):
-        if row["operation_id"] not in probes:
-            writer.append("caller", "operation", of(row), **_operation(row, verdicts, audit))
+        operation_id = row["operation_id"]
+        if operation_id not in probes:
+            told = _operation(row, verdicts_of[operation_id], audit_of[operation_id])
+            writer.append("caller", "operation", of(row), **told)
     for row in await reader.rows("attempt"):
         if row["operation_id"] not in probes:
             writer.append("caller", "attempt", of(row), **_attempt(row))
@@ -143,9 +152,17 @@ async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: Plac
         )
 
 
+def _by_operation(rows: list[Row]) -> dict[str | None, list[Row]]:
+    found: dict[str | None, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["operation_id"]].append(row)
+    return found
+
+
 def _operation(row: Row, verdicts: list[Row], audit: list[Row]) -> Row:
-    mine = [v for v in verdicts if v["operation_id"] == row["operation_id"] and v["applied"]]
-    moves = [a for a in audit if a["operation_id"] == row["operation_id"] and a["body"].get("state")]
+    """An operation, with the verdicts and the audit events of its own."""
+    mine = [v for v in verdicts if v["applied"]]
+    moves = [a for a in audit if a["body"].get("state")]
     ended_at = None
     for earlier, now in zip([None, *moves], moves, strict=False):
         if now["body"]["state"] == row["state"] and (earlier is None or earlier["body"]["state"] != row["state"]):
@@ -255,8 +272,7 @@ _STATES = {
 
 async def export_task(client: Client, reader: LedgerReader, writer: EvidenceWriter, cell: str, task_id: str) -> str:
     """Record a task's state as its owner would be told, and its history. Returns the state."""
-    row = next((r for r in await reader.rows("task") if r["task_id"] == task_id), None)
-    held = any(o["task_id"] == task_id and o["state"] == "held" for o in await reader.rows("operation"))
+    row, held = await reader.task(task_id)
     handle = client.get_workflow_handle(task_id)
     status, outcome = None, None
     try:

@@ -61,15 +61,35 @@ async def play_soak(run: Run, state: SoakState, private: Path) -> None:
     played = [window(state.seed, number, key) for number in range(first)]
     begun, before_s = time.monotonic(), state.played_s
     upcoming = window(state.seed, first, key)
-    async with SoakCell(run, soak_spec(upcoming.name, NUMBER, None, SETTINGS), state) as cell:
-        state.save(private)  # with the memory's address
-        while not played or state.played_s < state.minutes * 60:
-            await _play(cell, upcoming)
-            played.append(upcoming)
-            state.played_s = before_s + time.monotonic() - begun
-            state.save(private)
-            upcoming = window(state.seed, len(played), key)
-        await _afterwards(cell, played)
+    try:
+        async with SoakCell(run, soak_spec(upcoming.name, NUMBER, None, SETTINGS), state) as cell:
+            state.save(private)  # with the memory's address
+            try:
+                while not played or state.played_s < state.minutes * 60:
+                    await _play(cell, upcoming)
+                    played.append(upcoming)
+                    state.played_s = before_s + time.monotonic() - begun
+                    state.save(private)
+                    upcoming = window(state.seed, len(played), key)
+                await _afterwards(cell, played)
+            except Exception as error:  # what was seen until then is exported all the same
+                _broke_off(run, error)
+            await _export(cell, played, {_probe_id(cell)})
+    except Exception as error:
+        _broke_off(run, error)
+
+
+def _broke_off(run: Run, error: Exception) -> None:
+    """On record; the judge sees that nothing was shown. A soak that is only stopped (cancelled) does not come here."""
+    run.writer.append("drill", "note", None, text=f"broke off: {type(error).__name__}: {error}")
+
+
+def _probe_key(cell: SoakCell) -> str:
+    return f"{cell.run.run_id}-{NUMBER}-probe-{cell.life}"
+
+
+def _probe_id(cell: SoakCell) -> str:
+    return derive_operation_id(TENANT, f"{TENANT}/single/{_probe_key(cell)}", STEP, 0)
 
 
 async def play_control(run: Run, seed: int) -> None:
@@ -173,11 +193,9 @@ async def approve_all(cell: SoakCell) -> None:
 async def _afterwards(cell: SoakCell, played: list[Window]) -> None:
     tasks = [task for one in played for task in one.tasks]
     await _all_at_an_end(cell, tasks)
-    probe_key = f"{cell.run.run_id}-{NUMBER}-probe-{cell.life}"
-    await probe(cell, probe_key, for_run=True)
+    await probe(cell, _probe_key(cell), for_run=True)
     await quiet(cell, {operation.operation_id for task in tasks for operation in task.operations}, for_run=True)
-    await _views(cell, tasks)
-    await _export(cell, played, {derive_operation_id(TENANT, f"{TENANT}/single/{probe_key}", STEP, 0)})
+    await _views(cell)
 
 
 async def _all_at_an_end(cell: SoakCell, tasks: list[Wanted]) -> None:
@@ -196,7 +214,7 @@ async def _go_on_approving(cell: SoakCell) -> None:
         await asyncio.sleep(1.0)  # a person looks now and then
 
 
-async def _views(cell: SoakCell, tasks: list[Wanted]) -> None:
+async def _views(cell: SoakCell) -> None:
     """What everyone sees when it is over."""
     rows = await cell.ledger.rows("operation")
     states = Counter(str(row["state"]) for row in rows)
