@@ -91,8 +91,6 @@ async def run_drill(
     identity = Identity(plan.state.run_id, plan.state.secret) if plan.state is not None else None
     async with open_run(shared, out, record if options.resume is None else None, say, identity) as run:
         await drive_all(run, jobs, side_by_side, progress)
-    if plan.state is not None:
-        plan.state.done()
     say("judging …")
     return await asyncio.to_thread(write_verdict, out)
 

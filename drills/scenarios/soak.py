@@ -5,7 +5,7 @@
 
 Each window of the schedule submits a few tasks and puts one fault to one of them; the next does not wait until it is
 over. A strike that met nothing is reported and does not count; with fewer than four in five struck the soak is invalid.
-Beside it runs a short soak of the system with one protection taken out, which must be caught.
+After it comes a short soak of the system with one protection taken out, which must be caught.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from drills.catalog import Job, Options, Plan
 from drills.running import Identity
-from drills.soak.drive import CONTROL, play_control, play_soak
+from drills.soak.drive import CONTROL, play
 from drills.soak.state import SoakState
 
 MINUTES = {"cut": 0.5, "quick": 1.0}
@@ -38,10 +38,7 @@ class Soak:
         private = options.private or Path(tempfile.gettempdir())
         state = options.resume or self._fresh(options)
         return Plan(
-            jobs=[
-                Job("soak", partial(play_soak, state=state, private=private)),
-                Job(f"control:{CONTROL}", partial(play_control, seed=state.seed)),
-            ],
+            jobs=[Job("soak", partial(play, state=state, private=private))],
             protections=[CONTROL],
             struck_share_min=STRUCK_SHARE_MIN,
             state=state,

@@ -50,6 +50,15 @@ SETTINGS = {
 }
 
 
+async def play(run: Run, state: SoakState, private: Path) -> None:
+    """The guarded soak, and after it (so that whatever kills us finds one thing to go on with) its control."""
+    await play_soak(run, state, private)
+    try:
+        await play_control(run, state.seed)
+    except Exception as error:
+        _broke_off(run, error)
+
+
 async def play_soak(run: Run, state: SoakState, private: Path) -> None:
     """The guarded soak."""
     state.lives += 1
@@ -74,6 +83,7 @@ async def play_soak(run: Run, state: SoakState, private: Path) -> None:
                 await _afterwards(cell, played)
             except Exception as error:  # what was seen until then is exported all the same
                 _broke_off(run, error)
+            state.done()  # what is exported once must not be exported by another life
             await _export(cell, played, {_probe_id(cell)})
     except Exception as error:
         _broke_off(run, error)
@@ -85,7 +95,7 @@ def _broke_off(run: Run, error: Exception) -> None:
 
 
 def _probe_key(cell: SoakCell) -> str:
-    return f"{cell.run.run_id}-{NUMBER}-probe-{cell.life}"
+    return f"{cell.run.run_id}-{NUMBER}-probe"
 
 
 def _probe_id(cell: SoakCell) -> str:
@@ -96,10 +106,8 @@ async def play_control(run: Run, seed: int) -> None:
     """A short soak of the system with one protection taken out, under lost answers alone."""
     key = f"{run.run_id}-{CONTROL_NUMBER}"
     windows = [window(seed, number, key, ("answer_lost:closed",)) for number in range(CONTROL_WINDOWS)]
-    named = [_named(one) for one in windows]
-    if named[0] in run.writer.cells:
-        return  # an earlier life of this run played it
-    async with SoakCell(run, soak_spec(named[0], CONTROL_NUMBER, CONTROL, SETTINGS), None) as cell:
+    spec = soak_spec(_named(windows[0]), CONTROL_NUMBER, CONTROL, SETTINGS)
+    async with SoakCell(run, spec, None) as cell:
         for one in windows:
             await _play(cell, one, control=CONTROL)
         for one in windows:

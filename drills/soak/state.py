@@ -2,7 +2,8 @@
 
 Contract: written whole or not at all, after every window. The deployment's folder (Temporal's file, PostgreSQL, the
 destinations' journal) is private and survives until the soak has ended; the evidence folder names it in `RESUME`. The
-next window is not kept: it is the number of windows on record, so a window that was cut off is not played again.
+next window is not kept: it is the number of windows on record, so a window that was cut off is not played again. A soak
+can be resumed until it begins to export.
 """
 
 from __future__ import annotations
