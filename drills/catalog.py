@@ -125,6 +125,7 @@ def catalog() -> dict[str, Scenario]:
     from drills.scenarios.lost_acknowledgement import LostAcknowledgement
     from drills.scenarios.memory_unreachable import MemoryUnreachable
     from drills.scenarios.scheduler_restart import SchedulerRestartDrill
+    from drills.scenarios.soak import Soak
     from drills.scenarios.stopped import Final, WorkerStopped
 
     scenarios: list[Scenario] = [
@@ -134,5 +135,6 @@ def catalog() -> dict[str, Scenario]:
         CredentialExpired(),
         SchedulerRestartDrill(),
         MemoryUnreachable(),
+        Soak(),
     ]
     return {scenario.name: scenario for scenario in scenarios}

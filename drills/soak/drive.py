@@ -87,6 +87,7 @@ async def play_soak(run: Run, state: SoakState, private: Path) -> None:
             await _export(cell, played, {_probe_id(cell)})
     except Exception as error:
         _broke_off(run, error)
+        state.done()  # its record gets an end
 
 
 def _broke_off(run: Run, error: Exception) -> None:
