@@ -30,6 +30,7 @@ RATE_PER_S, WINDOW = 5.0, 5  # the standing policy
 RATE_AFTER_PER_S = 25.0  # what the operator lets go at after the repair
 POINT_S = 90.0
 CONTROL_S = 60.0
+PAGED_S = 180.0  # the rule wants a minute of it before somebody is called
 HELD = Expected(outcomes=["held"], effects=(0, 0), pages=True)
 
 
@@ -191,7 +192,7 @@ class ConsumerStopped(Script):
                 "nobody_works" in f"{page.title} {page.text}" for page in self.cell.run.sink.of(self.cell.channel)
             )
 
-        await eventually(paged, within_s=POINT_S, what="a page that nobody works", every_s=0.3)
+        await eventually(paged, within_s=PAGED_S, what="a page that nobody works", every_s=0.3)
         pages = [p for p in self.cell.run.sink.of(self.cell.channel) if "nobody_works" in f"{p.title} {p.text}"]
         procedure = "docs/operations/nobody_works.md"
         self.view(
