@@ -2,7 +2,7 @@
 
 A sealed event is one line of RFC 8785 JSON; its hash is SHA-256 over that line without the hash, and the line holds the
 hash of the event before it. So a chain can be checked from its lines alone, by any program, and the last hash stands
-for everything before it. What this proves and what not: docs/adr/0004-the-audit-chain-is-sealed-after-the-commit.md.
+for everything before it. What this proves and what not: docs/adr/0005-the-audit-chain-is-sealed-after-the-commit.md.
 """
 
 from __future__ import annotations
