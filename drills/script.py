@@ -221,6 +221,8 @@ async def run_script(run: Run, plan: ScriptCell) -> None:
 
 def _spec(plan: ScriptCell) -> CellSpec:
     programs = {"worker": plan.program("run"), "watch": plan.program("watch"), "entry": plan.program("entry")}
+    if plan.control is None and "worker" in plan.script.spec.get("stops", ()):
+        programs["worker"] = ("-m drills.controls.stops", "run")  # a control's program takes the stop by itself
     chosen: dict[str, Any] = {**programs, **plan.script.spec}
     return CellSpec(name=plan.full_name, number=plan.number, arm=plan.arm, **chosen)
 

@@ -75,8 +75,8 @@ def audit_outcome_only() -> None:
     """Events are written when an operation has ended; what was to happen is nowhere."""
 
     def make(real: Any) -> Any:
-        async def move(connection: Any, operation: Any, event: Any, **columns: Any) -> Any:
-            moved = await real(connection, operation, event, **columns)
+        async def move(connection: Any, operation: Any, event: Any, *beside: Any, **columns: Any) -> Any:
+            moved = await real(connection, operation, event, *beside, **columns)
             if moved.final:
                 body = {"state": moved.state, "version": moved.version}
                 await store.audit(connection, f"operation.{event}", moved, body)

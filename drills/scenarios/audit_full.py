@@ -261,7 +261,9 @@ class _Ledger(_Audited):
 
 
 class LedgerFull(_Ledger):
-    """Accepted before it was full; the worker takes it up when there is no room for its intent."""
+    """The worker stands before its permit when it fills up, and goes on when there is no room for its intent."""
+
+    spec: ClassVar[dict[str, Any]] = {**_Ledger.spec, "stop": "before_permit", "stops": ("worker",)}
 
     @classmethod
     def plan(cls, cell: ScriptCell) -> Planned:
@@ -275,18 +277,14 @@ class LedgerFull(_Ledger):
 
     async def play(self) -> None:
         (worker,) = self.cell.workers
-        await worker.stop()
         await self.accepted(self.during)
-        await eventually(self.at_temporal, within_s=STEP_S, what=f"{self.cell.name}: Temporal has the task")
+        marker = Path(self.cell.env["ACTONCE_DRILL_STOP_FILE"])
+        await eventually(marker.exists, within_s=STEP_S, what=f"{self.cell.name}: the worker stands before its permit")
         await self.fill()
         worker.signal(signal.SIGCONT)
         await self.refused_for_a_while()
         await self.heal()
         await self.finish()
-
-    async def at_temporal(self) -> bool:
-        """The entry has handed it on: what it still writes about it then is no part of the fault."""
-        return all(row["recorded"] for row in await self.cell.ledger.rows("task"))
 
     async def refused_for_a_while(self) -> None:
         if not self.guarded:
@@ -343,7 +341,8 @@ class OutcomeFull(_Ledger):
             await self.look()
             row = await self.cell.ledger.operation(self.during.operations[0].operation_id)
             told = row["state"] if row is not None else "nothing"
-            self.state("it is not called done, failed or not sent", told == "dispatched", f"the ledger says {told}")
+            open_ = told in ("dispatched", "unknown")
+            self.state("it is not called done, failed or not sent", open_, f"the ledger says {told}")
             await doors.user_view(self.cell, self.during.task_id, state={"running", "queued"})
         await self.heal()
         if self.kills:
