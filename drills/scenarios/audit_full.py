@@ -306,11 +306,14 @@ class LedgerFull(_Ledger):
             *("--payload", '{"destination": "payments", "action": "refund", "payload": {}}'),
         )
         told = (said.out + said.err).strip()[-300:]
-        self.view(
-            "user",
-            {"code": said.code, "told": told},
-            ("a new task is refused, not half accepted", said.code != 0, told),
-        )
+        rows = [row for row in await self.cell.ledger.rows("task") if row["task_id"] == task_id]
+        accepted = [
+            e for e in await auditing.events(self.cell) if (e["kind"], e["task_id"]) == ("task.accepted", task_id)
+        ]
+        whole = len(rows) == len(accepted) == (1 if said.code == 0 else 0)
+        detail = f"status {said.code}, {len(rows)} rows, {len(accepted)} events"
+        claim = ("a new task is accepted with its event on record, or refused without either", whole, detail)
+        self.view("user", {"code": said.code, "told": told}, claim)
 
 
 class OutcomeFull(_Ledger):
