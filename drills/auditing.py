@@ -109,17 +109,19 @@ async def ledger_disk(cell: Cell) -> AsyncIterator[dict[str, str]]:
         raise Invalid(f"{cell.name}: a ledger cannot be filled here: {error}") from error
     name = sql.Identifier(f"disk_{cell.database}")
     database = sql.Identifier(cell.database)
-    async with await psycopg.AsyncConnection.connect(cell.run.stack.ledger_dsn, autocommit=True) as link:
-        try:
-            await link.execute(sql.SQL("CREATE TABLESPACE {} LOCATION {}").format(name, str(disk.path)))
-            await link.execute(sql.SQL("ALTER DATABASE {} SET TABLESPACE {}").format(database, name))
-            cell.extras["disk"] = disk
-            yield dict(SOON)
-        finally:
-            disk.free()
-            await link.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
-            await link.execute(sql.SQL("DROP TABLESPACE IF EXISTS {}").format(name))
-            disk.close()
+    try:
+        async with await psycopg.AsyncConnection.connect(cell.run.stack.ledger_dsn, autocommit=True) as link:
+            try:
+                await link.execute(sql.SQL("CREATE TABLESPACE {} LOCATION {}").format(name, str(disk.path)))
+                await link.execute(sql.SQL("ALTER DATABASE {} SET TABLESPACE {}").format(database, name))
+                cell.extras["disk"] = disk
+                yield dict(SOON)
+            finally:
+                disk.free()
+                await link.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
+                await link.execute(sql.SQL("DROP TABLESPACE IF EXISTS {}").format(name))
+    finally:
+        disk.close()  # whatever becomes of the database on it
 
 
 async def fill_ledger(cell: Cell) -> dict[str, Any]:

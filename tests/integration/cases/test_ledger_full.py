@@ -34,21 +34,25 @@ async def small_ledger(lab: Lab, bench: Bench) -> AsyncIterator[tuple[str, Disk]
     except CannotMount as error:
         pytest.skip(str(error))
     place = sql.Identifier(name)
-    async with await psycopg.AsyncConnection.connect(lab.parts.stack.ledger_dsn, autocommit=True) as link:
-        try:
-            await link.execute(sql.SQL("CREATE TABLESPACE {} LOCATION {}").format(place, str(disk.path)))
-            await link.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {} TABLESPACE {}").format(
-                    place, sql.Identifier(lab.parts.template), place
+    try:
+        async with await psycopg.AsyncConnection.connect(lab.parts.stack.ledger_dsn, autocommit=True) as link:
+            try:
+                await link.execute(sql.SQL("CREATE TABLESPACE {} LOCATION {}").format(place, str(disk.path)))
+                await link.execute(
+                    sql.SQL("CREATE DATABASE {} TEMPLATE {} TABLESPACE {}").format(
+                        place, sql.Identifier(lab.parts.template), place
+                    )
                 )
-            )
-            await link.execute("CHECKPOINT")  # a fresh copy has holes, which later checkpoints of everybody would fill
-            yield lab.parts.dsn(name), disk
-        finally:
-            disk.free()
-            await link.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(place))
-            await link.execute(sql.SQL("DROP TABLESPACE IF EXISTS {}").format(place))
-            disk.close()
+                await link.execute(
+                    "CHECKPOINT"
+                )  # a fresh copy has holes, which later checkpoints of everybody would fill
+                yield lab.parts.dsn(name), disk
+            finally:
+                disk.free()
+                await link.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(place))
+                await link.execute(sql.SQL("DROP TABLESPACE IF EXISTS {}").format(place))
+    finally:
+        disk.close()  # whatever becomes of the database on it
 
 
 @side_by_side
