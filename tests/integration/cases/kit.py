@@ -29,6 +29,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 from temporalio.client import Client, WorkflowHandle
 
 from actonce.contracts.identity import OperationKey, derive_operation_id
@@ -155,6 +156,7 @@ class Bench:
         own = self.settings.model_copy(update=settings)
         destinations = [change(d) if change else d for d in build_sandbox(own, credentials=broker)]
         ledger = await self._cleanup.enter_async_context(Ledger(dsn or self.dsn, deadline_s=deadline_s))
+        await self._stamp(dsn or self.dsn, destinations)
         system = System(ledger, Registry(destinations), this_process())
         self._cleanup.push_async_callback(system.drain, 0.0)
         if broker is not None:
@@ -187,6 +189,18 @@ class Bench:
         vault = {"address": self.world.listeners["leases"], "token": default_token(self.account), "credentials": paths}
         provider = VaultProvider(VaultSettings.model_validate(vault))
         return Broker(provider, BrokerSettings(tick_s=tick_s, **more))
+
+    @staticmethod
+    async def _stamp(dsn: str, destinations: Sequence[Destination]) -> None:
+        """What `register_contracts` writes. Cases vary a contract's timing without raising its version, which a
+        deployment may not."""
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as link:
+            for one in (destination.contract for destination in destinations):
+                await link.execute(
+                    "INSERT INTO actonce.contract (name, digest, version, body) VALUES (%s, %s, %s, %s)"
+                    " ON CONFLICT DO NOTHING",
+                    (one.name, one.digest, one.version, Jsonb(one.model_dump(mode="json"))),
+                )
 
     async def pg_proxy(self) -> PgProxy:
         """A proxy of our own in front of the ledger, which knows a COMMIT when it sees one."""
