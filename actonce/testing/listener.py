@@ -112,6 +112,8 @@ class Listener:
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
+        # A journal may be older than this process. Each connection left a line in it: no number comes twice.
+        self._count = self._journal.lines
         self._server = await asyncio.start_server(self._accept, host, port)
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -70,11 +70,18 @@ async def play_soak(run: Run, state: SoakState, private: Path) -> None:
     played = [window(state.seed, number, key) for number in range(first)]
     begun, before_s = time.monotonic(), state.played_s
     upcoming = window(state.seed, first, key)
+
+    def goes_on() -> bool:
+        return not played or state.played_s < state.minutes * 60
+
     try:
-        async with SoakCell(run, soak_spec(upcoming.name, NUMBER, None, SETTINGS), state) as cell:
+        name = upcoming.name if goes_on() else played[-1].name
+        async with SoakCell(run, soak_spec(name, NUMBER, None, SETTINGS), state) as cell:
             state.save(private)  # with the memory's address
             try:
-                while not played or state.played_s < state.minutes * 60:
+                if played:  # the window that was cut off: what of it was not submitted yet; the key makes it once
+                    await submit(cell, played[-1].tasks)
+                while goes_on():
                     await _play(cell, upcoming)
                     played.append(upcoming)
                     state.played_s = before_s + time.monotonic() - begun
