@@ -65,13 +65,16 @@ FROM actonce.release r WHERE task_type = %(type)s
 
 async def _standing(connection: Connection, task_type: str, queue: str, *, lock: bool) -> tuple[Control, Any]:
     params = {"type": task_type, "queue": queue, "fresh": READING_FRESH_S}
-    query = _STANDING + (" FOR UPDATE OF r" if lock else "")
-    row = await one(connection, query, params)
+    if lock:  # a statement of its own: what is counted in the statement that waits for a lock is from before the wait
+        await connection.execute("SELECT 1 FROM actonce.release WHERE task_type = %s FOR UPDATE", (task_type,))
+    row = await one(connection, _STANDING, params)
     if row is None:
         await connection.execute(
             "INSERT INTO actonce.release (task_type) VALUES (%s) ON CONFLICT DO NOTHING", (task_type,)
         )
-        row = await one(connection, query, params)
+        if lock:
+            await connection.execute("SELECT 1 FROM actonce.release WHERE task_type = %s FOR UPDATE", (task_type,))
+        row = await one(connection, _STANDING, params)
     assert row is not None
     return Control(**{name: row[name] for name in Control.__dataclass_fields__}), row
 

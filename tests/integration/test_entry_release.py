@@ -84,6 +84,15 @@ async def test_no_more_than_the_window_is_in_temporal_when_workers_do_not_take_t
         assert await released(on) == ["k0", "k1", "k2", "k3"]
 
 
+async def test_window_holds_however_many_ask_at_once(fresh_dsn: str) -> None:
+    async with bench(fresh_dsn, None, task_queue=QUEUE, start_again_s=60) as on:
+        assert (await change(on, 1, window_max=5)).status_code == 200
+        for number in range(30):
+            await tasks.accept(on.ledger, "default", "single", f"k{number:02}", {"n": number})
+        await asyncio.gather(*(release.turn(on.ledger, "single", QUEUE, limit=1) for _ in range(20)))
+        assert await released(on) == [f"k{number:02}" for number in range(5)]
+
+
 async def test_pause_keeps_everything_and_says_who_paused_and_why(servers: Stack, fresh_dsn: str) -> None:
     async with bench(fresh_dsn, servers.temporal_address, task_queue=QUEUE, start_again_s=60) as on:
         assert (await change(on, 1, paused=True)).json()["paused"] is True
