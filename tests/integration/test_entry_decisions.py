@@ -50,7 +50,6 @@ async def test_retry_and_absent_are_refused_while_the_effect_may_still_happen(fr
             "mark_committed": (True, None),
             "mark_absent": (False, "too_early"),
             "permit_one_retry": (False, "too_early"),
-            "resume": (False, "not_permitted"),
         }
 
 
@@ -68,7 +67,8 @@ async def test_decision_is_a_row_before_the_workflow_is_told(servers: Stack, fre
         assert on.temporal is not None
         events = [e async for e in on.temporal.get_workflow_handle(TASK).fetch_history_events()]
         told = [e for e in events if e.HasField("workflow_execution_signaled_event_attributes")]
-        assert [e.workflow_execution_signaled_event_attributes.signal_name for e in told] == ["actonce.nudge"]
+        # at least once: whoever else looks at the task may tell it too, and a nudge only makes it look
+        assert {e.workflow_execution_signaled_event_attributes.signal_name for e in told} == {"actonce.nudge"}
         double = await decide(on, operation, "mark_committed", object_id="re_1")
         assert (double.status_code, double.json()["code"]) == (409, "decided")
 
