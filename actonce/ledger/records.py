@@ -68,7 +68,8 @@ class TaskRecord:
 
 
 @asynccontextmanager
-async def _snapshot(ledger: Ledger) -> AsyncIterator[Connection]:
+async def snapshot(ledger: Ledger) -> AsyncIterator[Connection]:
+    """A transaction in which every query sees the same moment, and none can write."""
     async with ledger.transaction() as connection:
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         yield connection
@@ -76,7 +77,7 @@ async def _snapshot(ledger: Ledger) -> AsyncIterator[Connection]:
 
 async def task_record(ledger: Ledger, task_id: str) -> TaskRecord | None:
     """Everything a caller may know of a task; None when the ledger has no such task."""
-    async with _snapshot(ledger) as connection:
+    async with snapshot(ledger) as connection:
         row = await one(
             connection, "SELECT t.*, clock_timestamp() AS now FROM actonce.task t WHERE task_id = %s", (task_id,)
         )
@@ -117,7 +118,7 @@ async def list_tasks(
     limit: int = 100,
 ) -> list[Task]:
     """Tasks, newest first."""
-    async with _snapshot(ledger) as connection:
+    async with snapshot(ledger) as connection:
         rows = await many(
             connection,
             "SELECT * FROM actonce.task WHERE (%(state)s::text IS NULL OR state = %(state)s)"
@@ -130,7 +131,7 @@ async def list_tasks(
 
 async def cancels_to_deliver(ledger: Ledger, limit: int = 100) -> list[Task]:
     """Tasks whose cancellation was asked for and that have no outcome yet."""
-    async with _snapshot(ledger) as connection:
+    async with snapshot(ledger) as connection:
         rows = await many(
             connection,
             "SELECT * FROM actonce.task WHERE cancel_requested AND outcome IS NULL ORDER BY created_at LIMIT %s",
@@ -162,7 +163,7 @@ async def operation_records(
     action: str | None = None,
 ) -> list[OperationRecord]:
     """Every record with this operation_id (one per tenant, destination and action), whole."""
-    async with _snapshot(ledger) as connection:
+    async with snapshot(ledger) as connection:
         rows = await many(
             connection,
             "SELECT * FROM actonce.operation WHERE operation_id = %(id)s"
@@ -217,7 +218,7 @@ async def list_operations(
     limit: int = 100,
 ) -> list[Operation]:
     """Operations, newest first."""
-    async with _snapshot(ledger) as connection:
+    async with snapshot(ledger) as connection:
         rows = await many(
             connection,
             "SELECT * FROM actonce.operation WHERE (%(state)s::text IS NULL OR state = %(state)s)"
@@ -237,7 +238,7 @@ async def list_operations(
 
 async def list_pages(ledger: Ledger, *, open_only: bool = True, limit: int = 100) -> list[Row]:
     """Pages, newest first."""
-    async with _snapshot(ledger) as connection:
+    async with snapshot(ledger) as connection:
         return list(
             await many(
                 connection,
@@ -249,7 +250,7 @@ async def list_pages(ledger: Ledger, *, open_only: bool = True, limit: int = 100
 
 async def list_dependencies(ledger: Ledger) -> list[Row]:
     """The prober's readings, with their age in seconds by the ledger's clock (`age_s`)."""
-    async with _snapshot(ledger) as connection:
+    async with snapshot(ledger) as connection:
         return list(
             await many(
                 connection,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, LiteralString
 
 from psycopg.types.json import Jsonb
@@ -290,16 +290,35 @@ async def prove_writable(ledger: Ledger) -> None:
 
 
 async def set_dependency(
-    ledger: Ledger, *, name: str, kind: str, state: str, how: str, detail: str = "", blocks: str = ""
+    ledger: Ledger,
+    *,
+    name: str,
+    kind: str,
+    state: str,
+    how: str,
+    detail: str = "",
+    blocks: str = "",
+    measures: Mapping[str, float] = {},
 ) -> None:
     """Record one reading of a dependency; `since` moves only when the state changes."""
     async with ledger.transaction() as connection:
         await connection.execute(
-            "INSERT INTO actonce.dependency (name, kind, state, how, detail, blocks) VALUES (%s, %s, %s, %s, %s, %s)"
+            "INSERT INTO actonce.dependency (name, kind, state, how, detail, blocks, measures)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s)"
             " ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, state = excluded.state, how = excluded.how,"
-            " detail = excluded.detail, blocks = excluded.blocks, checked_at = clock_timestamp(),"
+            " detail = excluded.detail, blocks = excluded.blocks, measures = excluded.measures,"
+            " checked_at = clock_timestamp(),"
             " since = CASE WHEN dependency.state = excluded.state THEN dependency.since ELSE clock_timestamp() END",
-            (name, kind, state, how, detail[:2000], blocks),
+            (name, kind, state, how, detail[:2000], blocks, Jsonb(dict(measures))),
+        )
+
+
+async def forget_dependencies(ledger: Ledger, older_than_s: float) -> None:
+    """Drop readings that nobody has renewed for so long: what they are about is not configured any more."""
+    async with ledger.transaction() as connection:
+        await connection.execute(
+            "DELETE FROM actonce.dependency WHERE checked_at < clock_timestamp() - make_interval(secs => %s)",
+            (older_than_s,),
         )
 
 
