@@ -42,9 +42,14 @@ from actonce.effects.guard import NUDGE
 from actonce.effects.remembering import adopt_memory, check_memory
 from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
+from actonce.health.evaluator import Evaluator
+from actonce.health.exposition import own_metrics, serving
+from actonce.health.metrics import Collector
 from actonce.health.pagebox import LedgerPages
 from actonce.health.prober import Probe, Prober, Reading, State
 from actonce.health.problems import Problems
+from actonce.health.rules import load_rules
+from actonce.health.turns import Turns
 from actonce.leaving import run_and_leave
 from actonce.ledger import memory_use
 from actonce.ledger import pages as ledger_pages
@@ -150,8 +155,9 @@ async def tell_spans(ledger: Ledger, spans: SpanQueue) -> None:
 
 
 async def watch(settings: WorkerSettings) -> None:
-    """Watcher, pager and prober until told to stop, each in its own loop: one that fails stops no other."""
+    """Watcher, pager, prober and alerts until told to stop, each in its own loop: one that fails stops no other."""
     stopping = stop_event()
+    rules = load_rules(settings.rules)
     paging = PagingSettings()
     alarm = LedgerAlarm(open_channels(paging.page_urls), paging)
     async with contextlib.AsyncExitStack() as cleanup:
@@ -161,27 +167,43 @@ async def watch(settings: WorkerSettings) -> None:
             held_again_s=settings.watch_held_again_s,
             orphaned_after_s=settings.watch_orphaned_after_s,
         )
-        prober = Prober(
-            system.ledger,
-            [settings.task_queue],
-            route_probes(system.registry),
-            others={**credential_probes(system.registry), "memory": memory_probe(system)},
-        )
-        pager = Pager(LedgerPages(system.ledger), paging, alarm.channels)
-        loops = [
-            forever("watcher", settings.watch_every_s, lambda: watch_once(system, limits), stopping),
-            forever("pager", settings.watch_every_s, pager.deliver_once, stopping),
-            forever("ledger alarm", _ALARM_EVERY_S, Outage(system.ledger, alarm).look, stopping),
-            forever("prober", settings.probe_every_s, prober.probe_once, stopping),
-            forever("nudger", settings.watch_every_s, Nudger(system).nudge_once, stopping),
-            forever("problems", settings.probe_every_s, Problems(system.ledger, connect_once).look_once, stopping),
-            *(
-                forever(name, every_s or settings.watch_every_s, act, stopping)
-                for name, every_s, act in AuditKeeper(system.ledger).duties()
-            ),
-        ]
-        ready("watch")
-        await asyncio.gather(*loops)
+        collector = Collector(system.ledger, stale_after_s=settings.stale_after_s)
+        with serving(collector, settings.metrics_host, settings.metrics_port) as metrics_url:
+            prober = Prober(
+                system.ledger,
+                [settings.task_queue],
+                route_probes(system.registry),
+                contracts=[destination.contract for destination in system.registry],
+                others={
+                    **credential_probes(system.registry),
+                    "memory": memory_probe(system),
+                    "metrics": lambda: own_metrics(metrics_url),
+                },
+            )
+            duties: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = {
+                "watcher": (settings.watch_every_s, lambda: watch_once(system, limits)),
+                "pager": (
+                    settings.watch_every_s,
+                    Pager(LedgerPages(system.ledger), paging, alarm.channels).deliver_once,
+                ),
+                "ledger alarm": (_ALARM_EVERY_S, Outage(system.ledger, alarm).look),
+                "prober": (settings.probe_every_s, prober.probe_once),
+                "nudger": (settings.watch_every_s, Nudger(system).nudge_once),
+                "problems": (settings.probe_every_s, Problems(system.ledger, connect_once).look_once),
+                "evaluator": (settings.evaluate_every_s, Evaluator(collector, rules).evaluate_once),
+                **{
+                    name: (every_s or settings.watch_every_s, act)
+                    for name, every_s, act in AuditKeeper(system.ledger).duties()
+                },
+            }
+            turns = Turns(system.ledger)
+            ready("watch", metrics_url=metrics_url)
+            await asyncio.gather(
+                *(
+                    forever(name, every_s, turns.watched(name, every_s, act), stopping)
+                    for name, (every_s, act) in duties.items()
+                )
+            )
 
 
 def credential_probes(registry: Registry) -> dict[str, Probe]:

@@ -36,3 +36,8 @@ class WorkerSettings(BaseSettings):
     watch_orphaned_after_s: float = Field(default=120.0, gt=0)
     probe_every_s: float = Field(default=5.0, gt=0)
     traces_url: str | None = Field(default=None, description="OTLP/HTTP address for spans; needs the extra `traces`")
+    stale_after_s: float = Field(default=30.0, gt=0, description="an older reading of a dependency is not believed")
+    evaluate_every_s: float = Field(default=5.0, gt=0, description="how often the alert rules are looked at")
+    rules: Path | None = Field(default=None, description="alert rules of your own, instead of the shipped ones")
+    metrics_host: str = Field(default="127.0.0.1", description="interface of /metrics")
+    metrics_port: int = Field(default=0, ge=0, le=65535, description="0: the operating system chooses")

@@ -237,7 +237,9 @@ class Cell(Site):
             "ACTONCE_WORLD": str(world),
             "ACTONCE_RUN_ID": self.run.run_id,
             "ACTONCE_ENTRY_PORT": "0",
-            "ACTONCE_PROBE_EVERY_S": "3" if self.spec.entry else "600",  # nobody looks at a page that no entry serves
+            # nobody looks at a page, or at alerts, that no entry serves
+            "ACTONCE_PROBE_EVERY_S": "3" if self.spec.entry else "600",
+            "ACTONCE_EVALUATE_EVERY_S": "1" if self.spec.entry else "600",
             "ACTONCE_DRILL_STOP_FILE": str(self.folder / "stopped"),
             "ACTONCE_PAGE_URLS": self.run.sink.url(self.channel),
             **self.spec.env,

@@ -1,4 +1,4 @@
-"""Commands of the person on call: resolve, pages, ack, dependencies."""
+"""Commands of the person on call: resolve, pages, ack, alerts, dependencies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from actonce.client.app import app
-from actonce.client.base import AsJson, Entry, EntryUrl, dump, out, table
+from actonce.client.base import AsJson, Entry, EntryUrl, at, dump, out, table
 
 
 @app.command()
@@ -85,6 +85,34 @@ def ack(
     """Say that you have seen a page: it is not repeated. The incident stays open."""
     found = Entry(entry).post(f"/v1/pages/{page_id}/acknowledge", {"name": name})
     dump(found) if as_json else out.print(f"page {page_id} is acknowledged by {escape(name)}")
+
+
+@app.command()
+def alerts(
+    all_: Annotated[bool, typer.Option("--all", help="Also what is over.")] = False,
+    entry: EntryUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is wrong with the deployment now, by the alert rules; firing first."""
+    found = Entry(entry).get("/v1/alerts", all="true" if all_ else None)
+    if as_json:
+        return dump(found)
+    if found["evaluated"] != "current":
+        out.print(f"[red]the rules are not evaluated[/red] ({found['evaluated']}): {escape(found['detail'] or '')}")
+        out.print("What is listed may be over, and what is wrong may be missing.")
+    for one in found["alerts"]:
+        out.print(
+            f"[bold]{one['state']}[/bold] since {at(one['since'])}  {escape(one['name'])}: {escape(one['summary'])}"
+        )
+        out.print(f"  {one['severity']}, {one['reason']}, value {one['value']:g}. {escape(one['description'])}")
+        out.print(
+            f"  owner: {escape(one['owner'])}; procedure: {one['procedure']}; over when {escape(one['over_when'])}"
+        )
+    if not found["alerts"]:
+        out.print("no alerts")
+    for step in found["what_to_do"]:
+        out.print(f"do: {escape(step)}")
+    return None
 
 
 @app.command()

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from actonce.entry import (
     problems,
+    routes_alerts,
     routes_approvals,
     routes_credentials,
     routes_operations,
@@ -71,4 +72,5 @@ def create_app(
     app.include_router(routes_approvals.router)
     app.include_router(routes_release.router)
     app.include_router(routes_credentials.router)
+    app.include_router(routes_alerts.router)
     return app

@@ -96,7 +96,13 @@ METRICS: tuple[Spec, ...] = (
         "overdue",
         labels=_DESTINATION,
     ),
-    Spec("actonce_operations_overdue_oldest_seconds", "How long ago the first moment was.", "overdue", "oldest_s", _DESTINATION),
+    Spec(
+        "actonce_operations_overdue_oldest_seconds",
+        "How long ago the first moment was.",
+        "overdue",
+        "oldest_s",
+        _DESTINATION,
+    ),
     Spec(
         "actonce_dependency_up",
         "1 reached (also when degraded), 0 not reached. Left out while nobody knows.",
@@ -109,7 +115,16 @@ METRICS: tuple[Spec, ...] = (
     Spec("actonce_route_lag_seconds", "Age of what the route served, where it tells.", "routes", "lag_s", ("route",)),
     Spec("actonce_route_lag_excess_seconds", "Lag beyond the declared bound.", "routes", "lag_excess_s", ("route",)),
     Spec("actonce_route_complete", "1 rows and total agree, 0 they do not.", "routes", "complete", ("route",)),
-    Spec("actonce_watch_turn_age_seconds", "Time since the loop's last turn that succeeded.", "turns", "age_s", ("loop",)),
+    Spec(
+        "actonce_credential_left_seconds",
+        "How long the longest lease in force is still valid; 0: none is.",
+        "leases",
+        "left_s",
+        ("credential",),
+    ),
+    Spec(
+        "actonce_watch_turn_age_seconds", "Time since the loop's last turn that succeeded.", "turns", "age_s", ("loop",)
+    ),
     Spec("actonce_watch_turn_overdue_seconds", "The same, beyond its pause.", "turns", "overdue_s", ("loop",)),
     Spec("actonce_alerts_firing", "Alerts that fire by the built-in evaluator.", "alerts", labels=("severity",)),
     Spec("actonce_tasks_ended", "Tasks by outcome.", "ended_tasks", labels=("task_type", "state")),
@@ -198,7 +213,11 @@ def _named(row: Row, label: str) -> Row:
 def _turn(row: Row) -> Row:
     """A loop of a watching process: `since` a failure, or since its last success was written."""
     age_s = row["age_s"] if row["state"] == "up" else row["since_s"]
-    return {"loop": row["name"].partition(":")[2], "age_s": age_s, "overdue_s": max(0.0, age_s - row["measures"].get("every_s", 0.0))}
+    return {
+        "loop": row["name"].partition(":")[2],
+        "age_s": age_s,
+        "overdue_s": max(0.0, age_s - row["measures"].get("every_s", 0.0)),
+    }
 
 
 def families(snapshot: Snapshot) -> Iterable[Metric]:

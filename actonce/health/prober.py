@@ -24,15 +24,17 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 
+from actonce.contracts.contract import Contract
 from actonce.contracts.errors import LedgerError
+from actonce.contracts.verdict import Reading as RouteReading
 from actonce.ledger import records, watch
 from actonce.ledger.store import Ledger
 
 log = structlog.get_logger("actonce.health")
 
 State = Literal["up", "degraded", "down", "unknown"]
-RouteProbe = Callable[[], Awaitable[str]]
-"""Reads one page of a route; returns what it saw in words, raises when it saw nothing usable."""
+RouteProbe = Callable[[], Awaitable[RouteReading]]
+"""Reads a route; raises when it saw nothing usable. `complete` counts only where it was read to its end (`read`)."""
 Connect = Callable[[], Awaitable[Client]]
 
 _KINDS = {
@@ -51,6 +53,7 @@ class Reading:
     how: str
     detail: str = ""
     blocks: str = ""
+    measures: Mapping[str, float] = field(default_factory=dict)  # for metrics
 
 
 Probe = Callable[[], Awaitable[Reading]]
@@ -64,6 +67,7 @@ class ProbeSettings:
     polled_within_s: float = 75.0  # an idle worker asks again about every 60 s, when its long poll ends
     waiting_s: float = 3.0  # a task that waits longer while nobody asks for work shows that nobody is there
     routes_every_s: float = 15.0  # reads at destinations cost somebody something
+    forget_after_s: float = 86_400.0  # a reading that nobody renews is about something that was taken away
 
 
 async def connect_by_environment() -> Client:
@@ -75,8 +79,11 @@ async def connect_by_environment() -> Client:
 
 @dataclass
 class Prober:
-    """One per watching process. `probe_once` is one turn. `routes`: `destination.route` → a probe; `others`: whatever
-    else this deployment needs, each with its own reading."""
+    """One per watching process. `probe_once` is one turn.
+
+    `routes`: `destination.route` → a probe; `contracts`: of the destinations they belong to; `others`: whatever else
+    this deployment needs, each with its own reading.
+    """
 
     ledger: Ledger
     task_queues: Sequence[str]
@@ -84,6 +91,7 @@ class Prober:
     connect: Connect = connect_by_environment
     settings: ProbeSettings = ProbeSettings()
     others: Mapping[str, Probe] = field(default_factory=dict)
+    contracts: Sequence[Contract] = ()
     _client: Client | None = None
     _routes_at: float = float("-inf")
 
@@ -91,10 +99,14 @@ class Prober:
         """Reach everything, write it down, return it. Raises LedgerUnavailable when it cannot be written."""
         probes = [self._temporal(), *(self._pollers(queue) for queue in self.task_queues)]
         probes += [self._other(name, probe) for name, probe in self.others.items()]
-        if time.monotonic() - self._routes_at >= self.settings.routes_every_s:
+        with_routes = time.monotonic() - self._routes_at >= self.settings.routes_every_s
+        if with_routes:
             self._routes_at = time.monotonic()
             probes += [self._route(name, probe) for name, probe in self.routes.items()]
         readings = list(await asyncio.gather(*probes))
+        if with_routes:
+            readings += await self._destinations({r.name: r for r in readings})
+            await watch.forget_dependencies(self.ledger, self.settings.forget_after_s)
         for reading in readings:
             await self._write(reading)
         readings.append(await self._ledger())
@@ -102,7 +114,14 @@ class Prober:
 
     async def _write(self, r: Reading) -> None:
         await watch.set_dependency(
-            self.ledger, name=r.name, kind=r.kind, state=r.state, how=r.how, detail=r.detail, blocks=r.blocks
+            self.ledger,
+            name=r.name,
+            kind=r.kind,
+            state=r.state,
+            how=r.how,
+            detail=r.detail,
+            blocks=r.blocks,
+            measures=r.measures,
         )
 
     async def _ledger(self) -> Reading:
@@ -172,16 +191,68 @@ class Prober:
             return "down", f"{_UNREACHED}: {error}"
 
     async def _route(self, name: str, probe: RouteProbe) -> Reading:
-        how = "read one page of this route"
+        how = "read this route"
         blocks = "reconciling unknown outcomes at this destination"
         try:
             async with asyncio.timeout(self.settings.deadline_s):
-                return Reading(f"route:{name}", "route", "up", how, await probe(), blocks)
+                read = await probe()
         except TimeoutError:
             detail = f"no answer within {self.settings.deadline_s:g} s"
         except Exception as error:  # as above
             detail = f"{type(error).__name__}: {error}"
+        else:
+            return self._read(name, read, how, blocks)
         return Reading(f"route:{name}", "route", "down", how, detail, blocks)
+
+    def _read(self, name: str, read: RouteReading, how: str, blocks: str) -> Reading:
+        """What a route served, against what its contract declares: rows and total, lag and bound."""
+        total = "" if read.declared_total is None else f" of {read.declared_total} declared"
+        words = [f"{read.rows_received} rows{total} on {read.pages} pages" + _ENDS.get(read.status, "")]
+        measures: dict[str, float] = {}
+        if read.status == "read":
+            measures["complete"] = float(read.complete)
+            words += [] if read.complete else ["incomplete"]
+        if read.as_of is not None:
+            lag_s, allowed_s = (read.finished_at - read.as_of).total_seconds(), self._lag_allowed_s(name)
+            measures |= {"lag_s": max(0.0, lag_s), "lag_excess_s": max(0.0, lag_s - allowed_s)}
+            words.append(f"as of {max(0.0, lag_s):.1f} s ago, {allowed_s:.1f} s are allowed")
+        bad = not measures.get("complete", 1.0) or measures.get("lag_excess_s", 0.0) > 0
+        state: State = "degraded" if bad else "up"
+        return Reading(f"route:{name}", "route", state, how, "; ".join(words), blocks, measures)
+
+    def _lag_allowed_s(self, name: str) -> float:
+        """As declared; the two clocks may differ by the skew in either direction."""
+        for contract in self.contracts:
+            for route in contract.routes:
+                if f"{contract.name}.{route.name}" == name:
+                    return route.lag_s + 2 * contract.clock_skew_s
+        return float("inf")
+
+    async def _destinations(self, found: Mapping[str, Reading]) -> list[Reading]:
+        """Each destination by its routes, and by what is open there. Nothing is written to it for this."""
+        open_ = await records.open_operations(self.ledger) if self.contracts else {}
+        readings = []
+        for contract in self.contracts:
+            routes = [found.get(f"route:{contract.name}.{route.name}") for route in contract.routes]
+            states = [route.state if route else "unknown" for route in routes]
+            answer = sum(state in ("up", "degraded") for state in states)
+            words = [
+                f"{answer} of {len(states)} routes answer"
+                if states
+                else "it has no route: nobody can see whether it is there"
+            ]
+            words += [f"{n} operations {state}" for state, n in sorted(open_.get(contract.name, {}).items())]
+            readings.append(
+                Reading(
+                    f"destination:{contract.name}",
+                    "destination",
+                    _together(states),
+                    "read its routes; sends are not tried",
+                    "; ".join(words),
+                    f"{', '.join(sorted(contract.actions))} at {contract.name}",
+                )
+            )
+        return readings
 
     async def _other(self, name: str, probe: Probe) -> Reading:
         try:
@@ -199,6 +270,16 @@ class Prober:
 
 
 _UNREACHED = "Temporal does not answer"
+_ENDS = {"sampled": ", and more that were not read", "looping": ", which repeat themselves"}
+
+
+def _together(states: Sequence[State]) -> State:
+    """A destination is as well as its routes; `unknown` is never `up`."""
+    if not states or "unknown" in states:
+        return "unknown"
+    if len(set(states)) > 1:
+        return "degraded"
+    return states[0]
 
 
 def _someone_works(answer: DescribeTaskQueueResponse, settings: ProbeSettings) -> tuple[bool, str]:

@@ -1,6 +1,7 @@
 """Alert rules: Prometheus' rule format, and of its language the part that the built-in evaluator understands.
 
-    groups: [{name, rules: [{alert, expr, for, labels: {severity, reason}, annotations: {summary, description, runbook_url}}]}]
+    groups: [{name, rules: [{alert, expr, for, labels, annotations}]}]
+    labels = severity, reason and others; annotations = summary, description, runbook_url
 
     expr       = comparison, or several joined by `and` or `and on (label, …)`
     comparison = metric, `{label="value", label!="value"}` if wanted, one of == != > >= < <=, a number

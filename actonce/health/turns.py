@@ -20,6 +20,7 @@ BLOCKS = {
     "pager": "calling a person",
     "prober": "every other reading on this page",
     "nudger": "telling tasks at once that their hold is closed; they also look by themselves",
+    "problems": "paging workflows that workers cannot continue",
     "evaluator": "alerts",
 }
 

@@ -52,8 +52,9 @@ async def _see(connection: Connection, seen: Seen) -> bool:
     """True when it fires now and did not before."""
     row = await one(
         connection,
-        "INSERT INTO actonce.alert AS a (incident, name, labels, reason, severity, state, since, seen_at, value, summary,"
-        " description) VALUES (%(incident)s, %(name)s, %(labels)s, %(reason)s, %(severity)s, 'pending', clock_timestamp(),"
+        "INSERT INTO actonce.alert AS a"
+        " (incident, name, labels, reason, severity, state, since, seen_at, value, summary, description)"
+        " VALUES (%(incident)s, %(name)s, %(labels)s, %(reason)s, %(severity)s, 'pending', clock_timestamp(),"
         " clock_timestamp(), %(value)s, %(summary)s, %(description)s)"
         " ON CONFLICT (incident) DO UPDATE SET reason = excluded.reason, severity = excluded.severity,"
         " value = excluded.value, summary = excluded.summary, description = excluded.description,"

@@ -33,14 +33,18 @@ _NOW: dict[str, LiteralString] = {
     # A page about unanswered pages is no unanswered page: it would keep itself alive.
     "pages": "SELECT severity, count(*) AS n, count(*) FILTER (WHERE sent_at IS NULL) AS unsent,"
     " count(*) FILTER (WHERE acknowledged_at IS NULL) AS unacknowledged,"
-    " coalesce(extract(epoch FROM clock_timestamp() - min(opened_at) FILTER (WHERE acknowledged_at IS NULL)), 0)::float8"
-    " AS oldest_s FROM actonce.page WHERE closed_at IS NULL AND reason <> 'nobody_answers' GROUP BY severity",
+    " coalesce(extract(epoch FROM clock_timestamp() - min(opened_at) FILTER (WHERE acknowledged_at IS NULL)), 0)"
+    "::float8 AS oldest_s FROM actonce.page WHERE closed_at IS NULL AND reason <> 'nobody_answers' GROUP BY severity",
     "unresolved": f"SELECT destination, state, count(*) AS n, {_age('coalesce(issued_at, created_at)')} AS oldest_s"
     " FROM actonce.operation WHERE state NOT IN ('committed', 'refused', 'closed') GROUP BY destination, state",
     # Past the moment from which it should have been settled or held.
     "overdue": f"SELECT destination, count(*) AS n, {_age('coalesce(decide_at, reconcile_at)')} AS oldest_s"
     " FROM actonce.operation WHERE state IN ('dispatched', 'unknown', 'acknowledged')"
     " AND coalesce(decide_at, reconcile_at) < clock_timestamp() GROUP BY destination",
+    "leases": "SELECT c.name AS credential,"
+    " coalesce(extract(epoch FROM max(l.expires_at) - clock_timestamp()), 0)::float8 AS left_s"
+    " FROM actonce.credential c LEFT JOIN actonce.lease l ON l.credential = c.name AND c.state = 'active'"
+    " AND l.generation = c.generation AND l.revoked_at IS NULL AND l.expires_at > clock_timestamp() GROUP BY c.name",
     "alerts": "SELECT severity, count(*) AS n FROM actonce.alert WHERE state = 'firing' GROUP BY severity",
     "dependencies": "SELECT name, kind, state, measures, detail,"
     " extract(epoch FROM clock_timestamp() - checked_at)::float8 AS age_s,"

@@ -258,3 +258,16 @@ async def list_dependencies(ledger: Ledger) -> list[Row]:
                 " FROM actonce.dependency ORDER BY kind, name",
             )
         )
+
+
+async def open_operations(ledger: Ledger) -> dict[str, dict[str, int]]:
+    """How many operations without a final outcome there are: destination → state → count."""
+    found: dict[str, dict[str, int]] = {}
+    async with snapshot(ledger) as connection:
+        for row in await many(
+            connection,
+            "SELECT destination, state, count(*) AS n FROM actonce.operation"
+            " WHERE state NOT IN ('committed', 'refused', 'closed') GROUP BY destination, state",
+        ):
+            found.setdefault(row["destination"], {})[row["state"]] = row["n"]
+    return found

@@ -341,6 +341,7 @@ _EXPORT: dict[str, LiteralString] = {
     "memory_use": "SELECT * FROM actonce.memory_use ORDER BY since",
     "memory_pin": "SELECT * FROM actonce.memory_pin",
     "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
+    "alert": "SELECT * FROM actonce.alert ORDER BY incident",
     "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
     "audit_cursor": "SELECT * FROM actonce.audit_cursor ORDER BY sink",
 }

@@ -39,6 +39,7 @@ _QUERIES: dict[str, LiteralString] = {
     "memory_use": "SELECT * FROM actonce.memory_use ORDER BY since",
     "audit_cursor": "SELECT * FROM actonce.audit_cursor ORDER BY sink",
     "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
+    "alert": "SELECT * FROM actonce.alert ORDER BY incident",
 }
 # What differs between two runs of the same failure: ids, ports, counts, times. Not the kind of failure.
 _VARIABLE = re.compile(r"op1_[a-z2-7]{32}|\d+(?:[.:]\d+)*")

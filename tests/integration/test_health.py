@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from actonce.contracts.errors import LedgerUnavailable, RouteUnavailable
-from actonce.health import Prober, ProbeSettings, Reading
+from actonce.contracts.verdict import Reading as RouteReading
+from actonce.destinations.sandbox import PAYMENTS, SandboxSettings, sandbox_contract
+from actonce.health import Prober, ProbeSettings, Reading, RouteProbe
 from actonce.ledger import records
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
@@ -109,18 +112,39 @@ async def test_temporal_that_comes_back_is_up_again(tmp_path: Path, ledger: Ledg
         assert by_name(await probe.probe_once())["temporal"].state == "up"
 
 
+def read(rows: int = 3, total: int | None = 3, *, status: str = "read", lag_s: float | None = 0.0) -> RouteReading:
+    now = datetime.now(UTC)
+    return RouteReading(
+        route="list",
+        status=status,
+        rows_received=rows,
+        declared_total=total,
+        pages=1,
+        complete=status == "read" and total in (None, rows),
+        as_of=None if lag_s is None else now - timedelta(seconds=lag_s),
+        started_at=now,
+        finished_at=now,
+    )
+
+
+def answers(reading: RouteReading) -> RouteProbe:
+    async def probe() -> RouteReading:
+        return reading
+
+    return probe
+
+
+async def hangs() -> RouteReading:
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets it")
+
+
+async def fails() -> RouteReading:
+    raise RouteUnavailable("503 from the list")
+
+
 async def test_route_that_hangs_or_fails_is_down_and_delays_no_other(ledger: Ledger) -> None:
-    async def reads() -> str:
-        return "3 rows"
-
-    async def fails() -> str:
-        raise RouteUnavailable("503 from the list")
-
-    async def hangs() -> str:
-        await asyncio.Event().wait()
-        return ""
-
-    routes = {"pay.by_id": reads, "pay.list": fails, "pay.search": hangs}
+    routes = {"pay.by_id": answers(read()), "pay.list": fails, "pay.search": hangs}
     probe = prober(ledger, "127.0.0.1:1", routes=routes, settings=ProbeSettings(deadline_s=0.3))
     found = by_name(await asyncio.wait_for(probe.probe_once(), 5))
     assert {n: found[f"route:{n}"].state for n in routes} == {
@@ -132,6 +156,57 @@ async def test_route_that_hangs_or_fails_is_down_and_delays_no_other(ledger: Led
     assert "no answer within" in found["route:pay.search"].detail
     again = by_name(await probe.probe_once())
     assert "route:pay.by_id" not in again  # not so often
+
+
+@pytest.mark.parametrize(
+    ("reading", "state", "says"),
+    [
+        (read(), "up", "3 rows of 3 declared on 1 pages; as of"),
+        (read(2), "degraded", "2 rows of 3 declared on 1 pages; incomplete"),
+        (read(2, status="sampled"), "up", "more that were not read"),
+        (read(lag_s=0.6), "up", "0.7 s are allowed"),  # declared 0.5 s, and 2 × 0.1 s of skew
+        (read(lag_s=0.8), "degraded", "as of 0.8 s ago"),
+        (read(lag_s=None), "up", "3 rows of 3 declared on 1 pages"),
+        (read(lag_s=-5.0), "up", "as of 0.0 s ago"),
+    ],
+)
+async def test_route_is_measured_against_its_contract(
+    ledger: Ledger, reading: RouteReading, state: str, says: str
+) -> None:
+    contract = sandbox_contract(PAYMENTS, "bounded", SandboxSettings(listeners={}))
+    probe = prober(ledger, "127.0.0.1:1", routes={"payments.list": answers(reading)}, contracts=[contract])
+    found = by_name(await probe.probe_once())["route:payments.list"]
+    assert found.state == state and says in found.detail
+    [row] = [r for r in await records.list_dependencies(ledger) if r["name"] == "route:payments.list"]
+    assert row["measures"] == found.measures
+    assert ("complete" in row["measures"]) == (reading.status == "read")
+    assert ("lag_s" in row["measures"]) == (reading.as_of is not None)
+
+
+@pytest.mark.parametrize(
+    ("probes", "state", "says"),
+    [
+        ({"by_id": read(), "list": read(), "search": read(), "log": read()}, "up", "4 of 4 routes answer"),
+        ({"by_id": read(), "list": fails, "search": read(), "log": read()}, "degraded", "3 of 4 routes answer"),
+        ({"by_id": fails, "list": fails, "search": fails, "log": fails}, "down", "0 of 4 routes answer"),
+        ({"by_id": read(), "list": read(), "search": read()}, "unknown", "3 of 4 routes answer"),
+    ],
+)
+async def test_destination_is_as_well_as_its_routes(
+    ledger: Ledger, probes: dict[str, RouteReading | RouteProbe], state: str, says: str
+) -> None:
+    contract = sandbox_contract(PAYMENTS, "bounded", SandboxSettings(listeners={}))
+    routes = {f"payments.{n}": answers(p) if isinstance(p, RouteReading) else p for n, p in probes.items()}
+    probe = prober(ledger, "127.0.0.1:1", routes=routes, contracts=[contract])
+    found = by_name(await probe.probe_once())["destination:payments"]
+    assert (found.state, found.blocks) == (state, "refund at payments") and says in found.detail
+
+
+async def test_destination_without_a_route_is_unknown(ledger: Ledger) -> None:
+    contract = sandbox_contract(PAYMENTS, "bounded", SandboxSettings(listeners={}, completion="receipt"))
+    blind = contract.model_copy(update={"routes": ()})
+    found = by_name(await prober(ledger, "127.0.0.1:1", contracts=[blind]).probe_once())["destination:payments"]
+    assert found.state == "unknown" and "no route" in found.detail
 
 
 async def test_ledger_away_is_raised_for_it_cannot_be_written(ledger: Ledger) -> None:

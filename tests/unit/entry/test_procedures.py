@@ -12,9 +12,8 @@ import typer
 from actonce import client
 from actonce.contracts.reasons import policy
 from actonce.contracts.verdict import MORE_THAN_ASKED, Reason
-from tests.unit.contracts.test_reasons import NOT_YET
 
-SHOWN = sorted(set(Reason) - NOT_YET)
+SHOWN = sorted(Reason)
 FOLDER = Path(__file__).parents[3] / "docs" / "operations"
 HEADINGS = [
     "## Owner",
