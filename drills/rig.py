@@ -242,6 +242,7 @@ class Cell(Site):
             "ACTONCE_EVALUATE_EVERY_S": "1" if self.spec.entry else "600",
             "ACTONCE_DRILL_STOP_FILE": str(self.folder / "stopped"),
             "ACTONCE_PAGE_URLS": self.run.sink.url(self.channel),
+            "ACTONCE_PAGE_WARNING_URLS": self.run.sink.url(self.channel),
             **self.spec.env,
         }
 

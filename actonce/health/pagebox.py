@@ -15,7 +15,7 @@ class LedgerPages:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
-    async def due(self, channels: Sequence[str], repeat_s: float) -> list[dict[str, Any]]:
+    async def due(self, channels: Mapping[str, Sequence[str]], repeat_s: float) -> list[dict[str, Any]]:
         return await watch.undelivered_pages(self.ledger, repeat_s, channels)
 
     async def sent(self, page: Mapping[str, Any], channel: str, said: str) -> None:

@@ -233,21 +233,30 @@ async def mark_seen(ledger: Ledger, key: OperationKey) -> None:
 
 
 async def undelivered_pages(
-    ledger: Ledger, repeat_s: float, channels: Sequence[str] = (), limit: int = 50
+    ledger: Ledger, repeat_s: float, channels: Mapping[str, Sequence[str]] = {}, limit: int = 50
 ) -> list[dict[str, Any]]:
-    """Pages somebody must still get: never sent, repetition due, or refused by one of `channels`.
+    """Pages somebody must still get: never sent, repetition due, or refused by a channel of its severity in `channels`.
 
-    `everywhere` in a row says that all channels are meant, not only those without an `ok` in `delivery`.
+    A warning that no channel wants is not due; a page without any channel is, for somebody has to hear that. What
+    nobody has got yet comes first, so that a channel that refuses old pages keeps no new one from the others.
+    `everywhere` in a row: all channels of its severity are meant, not only those without an `ok` in `delivery`.
     """
     async with ledger.transaction() as connection:
         rows = await many(
             connection,
-            "SELECT * FROM (SELECT *, sent_at IS NULL OR sent_at < clock_timestamp() - make_interval(secs => %s)"
-            " AS everywhere FROM actonce.page) p WHERE sent_at IS NULL"
+            "SELECT p.* FROM (SELECT *,"
+            " sent_at IS NULL OR sent_at < clock_timestamp() - make_interval(secs => %(repeat)s) AS everywhere,"
+            " CASE severity WHEN 'warning' THEN %(warning)s::text[] ELSE %(page)s::text[] END AS wanted"
+            " FROM actonce.page) p WHERE (severity <> 'warning' OR cardinality(wanted) > 0) AND (sent_at IS NULL"
             " OR (closed_at IS NULL AND acknowledged_at IS NULL AND (everywhere"
-            " OR EXISTS (SELECT 1 FROM unnest(%s::text[]) c WHERE delivery->>c IS DISTINCT FROM 'ok')))"
-            " ORDER BY opened_at LIMIT %s",
-            (repeat_s, list(channels), limit),
+            " OR EXISTS (SELECT 1 FROM unnest(wanted) c WHERE delivery->>c IS DISTINCT FROM 'ok'))))"
+            " ORDER BY sent_at IS NULL DESC, everywhere DESC, opened_at LIMIT %(limit)s",
+            {
+                "repeat": repeat_s,
+                "page": list(channels.get("page", ())),
+                "warning": list(channels.get("warning", ())),
+                "limit": limit,
+            },
         )
         return [dict(row) for row in rows]
 

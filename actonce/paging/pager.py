@@ -14,6 +14,7 @@ from actonce.paging.channels import OK, Channel, Message, give, open_channels, t
 from actonce.paging.settings import PagingSettings
 
 log = structlog.get_logger("actonce.paging")
+TURN_S = 1.0  # how long a turn waits for its channels; a slow one goes on beside the next turn
 TELL_EVERY_S = 5.0  # well inside the age at which the entry calls a reading stale
 
 Health = Literal["up", "degraded", "down", "unknown"]
@@ -22,8 +23,11 @@ Health = Literal["up", "degraded", "down", "unknown"]
 class PageBox(Protocol):
     """Where pages wait. Each method may raise; the pager's turn then ends and the next one tries again."""
 
-    async def due(self, channels: Sequence[str], repeat_s: float) -> list[dict[str, Any]]:
-        """Pages somebody must still get. `everywhere` in a row: all channels, not only those that failed."""
+    async def due(self, channels: Mapping[str, Sequence[str]], repeat_s: float) -> list[dict[str, Any]]:
+        """Pages somebody must still get; `channels` by severity, for which nobody may be.
+
+        `everywhere` in a row: all channels of its severity, not only those that failed.
+        """
         ...
 
     async def sent(self, page: Mapping[str, Any], channel: str, said: str) -> None:
@@ -44,33 +48,56 @@ class _Standing:
     last: str | None = None  # `ok` or its last error
 
 
+def open_settings(settings: PagingSettings) -> tuple[list[Channel], list[Channel]]:
+    """The channels for pages and those for warnings; one that is in both lists is opened once."""
+    warned = [url for url in settings.page_warning_urls if url not in settings.page_urls]
+    opened = open_channels([*settings.page_urls, *warned])
+    pages = opened[: len(settings.page_urls)]
+    both = [c for url, c in zip(settings.page_urls, pages, strict=True) if url in settings.page_warning_urls]
+    return pages, [*both, *opened[len(pages) :]]
+
+
 class Pager:
-    """One per watching process. `deliver_once` is one turn; call it again and again."""
+    """One per watching process. `deliver_once` is one turn; call it again and again.
+
+    Each channel works through what is due at its own pace: a turn starts the idle ones and waits `TURN_S` for them at
+    most, so that a channel that hangs keeps no page from another one.
+    """
 
     def __init__(
-        self, box: PageBox, settings: PagingSettings | None = None, channels: Sequence[Channel] | None = None
+        self,
+        box: PageBox,
+        settings: PagingSettings | None = None,
+        channels: Sequence[Channel] | None = None,
+        warning_channels: Sequence[Channel] = (),
     ) -> None:
         self.box = box
         self.settings = settings or PagingSettings()
-        self.channels = list(channels) if channels is not None else open_channels(self.settings.page_urls)
+        if channels is None:
+            channels, warning_channels = open_settings(self.settings)
+        self.wanted: dict[str, list[Channel]] = {"page": list(channels), "warning": list(warning_channels)}
+        self.channels = [*channels, *(c for c in warning_channels if c not in channels)]
         self._told: dict[str, tuple[Health, str, float]] = {}
         self._standing = {channel.name: _Standing() for channel in self.channels}
+        self._busy: dict[str, asyncio.Task[int]] = {}
 
     async def deliver_once(self) -> int:
-        """Deliver what is due. Returns how many deliveries succeeded. A channel that hangs delays only itself."""
-        pages = await self.box.due([c.name for c in self.channels], self.settings.page_repeat_s)
-        counts = await asyncio.gather(
-            *(self._deliver(channel, pages) for channel in self.channels), return_exceptions=True
-        )
+        """Deliver what is due. Returns how many deliveries succeeded; those that take longer count in a later turn."""
+        names = {severity: [c.name for c in channels] for severity, channels in self.wanted.items()}
+        pages = await self.box.due(names, self.settings.page_repeat_s)
+        for channel in self.channels:
+            if channel.name not in self._busy:
+                mine = [page for page in pages if channel in self.wanted[page["severity"]]]
+                self._busy[channel.name] = asyncio.create_task(self._deliver(channel, mine))
+        if self._busy:
+            await asyncio.wait(self._busy.values(), timeout=TURN_S)
+        ended = [self._busy.pop(name) for name, task in list(self._busy.items()) if task.done()]
         await self._report(waiting=len(pages))
-        for count in counts:
-            if isinstance(count, BaseException):
-                raise count
-        return sum(count for count in counts if isinstance(count, int))
+        return sum(task.result() for task in ended)  # raises what a channel's task raised: the ledger is away
 
     async def _deliver(self, channel: Channel, pages: list[dict[str, Any]]) -> int:
-        standing, done = self._standing[channel.name], 0
-        if time.monotonic() < standing.not_before:
+        standing, done, began = self._standing[channel.name], 0, time.monotonic()
+        if began < standing.not_before:
             for page in pages:  # a repetition that this channel misses now must not look delivered
                 if page["everywhere"] and page["delivery"].get(channel.name) == OK:
                     await self.box.sent(page, channel.name, "not tried: it failed just now")
@@ -82,8 +109,8 @@ class Pager:
             await self.box.sent(page, channel.name, said)
             done += said == OK
             self._note(channel, standing, said)
-            if said == too_slow(self.settings.page_deadline_s):
-                break  # it would take as long for the next page
+            if said == too_slow(self.settings.page_deadline_s) or time.monotonic() - began > TURN_S:
+                break  # it is slow; what is due by then is asked for anew
         return done
 
     def _note(self, channel: Channel, standing: _Standing, said: str) -> None:
@@ -100,7 +127,8 @@ class Pager:
         """Show each channel, and all together."""
         for name, standing in self._standing.items():
             await self._tell(f"page:{name}", _state(standing.last), _words(standing.last))
-        states = [_state(s.last) for s in self._standing.values()]
+        # A channel for warnings calls nobody at night.
+        states = [_state(self._standing[channel.name].last) for channel in self.wanted["page"]]
         state = _together(states)
         if not states:
             words = "no channel is configured: set ACTONCE_PAGE_URLS; nobody is called"

@@ -161,7 +161,13 @@ class Drill(Site):
         for name in self.plan.destinations:
             env |= await self._add_destination(name)
         types = json.dumps(dict(self.plan.workflows))
-        env |= {"ACTONCE_PAGE_URLS": self.sink.url("oncall"), "ACTONCE_ENTRY_PORT": "0", "ACTONCE_TASK_TYPES": types}
+        oncall = self.sink.url("oncall")
+        env |= {
+            "ACTONCE_PAGE_URLS": oncall,
+            "ACTONCE_PAGE_WARNING_URLS": oncall,
+            "ACTONCE_ENTRY_PORT": "0",
+            "ACTONCE_TASK_TYPES": types,
+        }
         env |= self.plan.env
         started = [await self._start(f"worker-{n + 1}", self.plan.worker, env) for n in range(self.plan.workers)]
         if self.plan.watch is not None:

@@ -3,7 +3,7 @@
     python -m actonce.testing.page_log FILE [--host H --port P]
 
 Promises: a page is in the file before its sender gets an answer. Tells the programs started after it where to page
-(ACTONCE_PAGE_URLS), unless the person has set channels of their own.
+(ACTONCE_PAGE_URLS, ACTONCE_PAGE_WARNING_URLS), unless the person has set channels of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def serve(file: Path, host: str, port: int) -> None:
             print(f"page: {page.title}", flush=True)
 
         async with Sink(on_page=keep, host=host, port=port) as sink:
-            settings = {"ACTONCE_PAGE_URLS": sink.url("oncall")}
+            settings = {name: sink.url("oncall") for name in ("ACTONCE_PAGE_URLS", "ACTONCE_PAGE_WARNING_URLS")}
             print(json.dumps({"event": "ready", "file": str(file), "settings": settings}), flush=True)
             await end.wait()
 

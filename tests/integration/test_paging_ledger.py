@@ -159,3 +159,29 @@ async def test_page_resolved_before_it_was_sent_says_so(ledger: Ledger) -> None:
         await duty.deliver_once()
         [page] = sink.pages
         assert "resolved in the meantime" in page.text
+
+
+async def test_warning_that_no_channel_wants_is_shown_and_never_due(ledger: Ledger) -> None:
+    async with Sink() as sink:
+        await open_page(ledger, "backlog")
+        assert await pager(ledger, sink.url("oncall")).deliver_once() == 0
+        assert await watch.undelivered_pages(ledger, 900, {"page": ["c"]}) == []
+        assert [p["severity"] for p in await records.list_pages(ledger)] == ["warning"] and sink.pages == []
+        settings = PagingSettings(page_urls=(), page_warning_urls=(sink.url("day"),))
+        assert await Pager(LedgerPages(ledger), settings).deliver_once() == 1
+        assert [p.title for p in sink.of("day")] == ["held: backlog"]
+
+
+async def test_pages_that_one_channel_refuses_keep_no_new_one_from_the_others(ledger: Ledger) -> None:
+    """More of them than one turn takes up."""
+    async with ledger.transaction() as connection:
+        for number in range(60):
+            await pages.open_page(
+                connection, incident=f"operation:{number}", reason="not_visible", title=f"held {number}", body="Do: …"
+            )
+        await connection.execute(
+            'UPDATE actonce.page SET sent_at = clock_timestamp(), delivery = \'{"a": "ok", "b": "refused"}\''
+        )
+    new = await open_page(ledger)
+    due = await watch.undelivered_pages(ledger, 900, {"page": ["a", "b"]})
+    assert due[0]["page_id"] == new and len(due) == 50

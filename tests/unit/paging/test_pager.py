@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from actonce.paging import ChannelError, Pager, PagingSettings
 from actonce.paging.channels import Message
+from actonce.paging.pager import open_settings
 
 
 @dataclass
@@ -19,11 +21,11 @@ class Box:
     pages: list[dict[str, Any]]
     told: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    async def due(self, channels: Sequence[str], repeat_s: float) -> list[dict[str, Any]]:
+    async def due(self, channels: Mapping[str, Sequence[str]], repeat_s: float) -> list[dict[str, Any]]:
         return [
             {**p, "delivery": dict(p["delivery"]), "everywhere": p["sent_at"] is None}
             for p in self.pages
-            if p["sent_at"] is None or any(p["delivery"].get(c) != "ok" for c in channels)
+            if p["sent_at"] is None or any(p["delivery"].get(c) != "ok" for c in channels[p["severity"]])
         ]
 
     async def sent(self, page: Mapping[str, Any], channel: str, said: str) -> None:
@@ -53,9 +55,10 @@ class Tongue:
         self.got.append(message)
 
 
-def page(number: int) -> dict[str, Any]:
+def page(number: int, severity: str = "page") -> dict[str, Any]:
     return {
         "page_id": number,
+        "severity": severity,
         "title": f"page {number}",
         "body": "Do: …",
         "delivery": {},
@@ -127,3 +130,43 @@ async def test_page_tells_how_to_acknowledge_it_and_where_the_entry_is() -> None
     await Pager(box, QUICK, [good]).deliver_once()
     assert "python client.py ack 4 --name YOU" in good.got[0].body
     assert "http://entry" in good.got[0].body
+
+
+async def test_channel_that_hangs_keeps_no_later_page_from_the_others() -> None:
+    box, good, slow = Box([page(1)]), Tongue("good"), Tongue("slow", "hangs")
+    pager = Pager(box, PagingSettings(page_deadline_s=60), [slow, good])
+    began = time.monotonic()
+    assert await pager.deliver_once() == 1
+    box.pages.append(page(2))
+    assert await pager.deliver_once() == 1
+    assert time.monotonic() - began < 20  # the hanging one has 60 s
+    assert [m.title for m in good.got] == ["page 1", "page 2"]
+    [task] = pager._busy.values()  # and it is not asked a second time meanwhile
+    task.cancel()
+
+
+async def test_warning_goes_to_channels_that_want_it_and_to_no_other() -> None:
+    box = Box([page(1), page(2, "warning")])
+    night, day, both = Tongue("night"), Tongue("day"), Tongue("both")
+    pager = Pager(box, QUICK, [night, both], [day, both])
+    await pager.deliver_once()
+    assert {c.name: [m.page_id for m in c.got] for c in (night, day, both)} == {
+        "night": [1],
+        "day": [2],
+        "both": [1, 2],
+    }
+    assert box.told["paging"] == ("up", "2 of 2 channels took their last page")
+
+
+async def test_channels_for_warnings_alone_call_nobody_at_night() -> None:
+    box = Box([page(2, "warning")])
+    await Pager(box, QUICK, [], [Tongue("day")]).deliver_once()
+    assert box.told["paging"][0] == "down" and box.told["page:day"][0] == "up"
+
+
+def test_url_in_both_lists_is_one_channel(tmp_path: Path) -> None:
+    one, two, three = (f"actonce-file://{tmp_path}/{n}" for n in "abc")
+    settings = PagingSettings(page_urls=(one, two), page_warning_urls=(two, three))
+    pages, warnings = open_settings(settings)
+    assert [c.name for c in pages] == [one, two] and [c.name for c in warnings] == [two, three]
+    assert warnings[0] is pages[1]
