@@ -58,7 +58,7 @@ from actonce.ledger.store import Ledger
 from actonce.logs import configure
 from actonce.memory import Memory, embedder_named
 from actonce.memory.setting_up import rebuild_index
-from actonce.paging import LedgerAlarm, Pager, PagingSettings, open_channels
+from actonce.paging import LedgerAlarm, Pager, PagingSettings, open_settings
 from actonce.settings import WorkerSettings
 from actonce.tracing import SpanQueue, interceptors
 from actonce.trail import AuditKeeper
@@ -159,7 +159,8 @@ async def watch(settings: WorkerSettings) -> None:
     stopping = stop_event()
     rules = load_rules(settings.rules)
     paging = PagingSettings()
-    alarm = LedgerAlarm(open_channels(paging.page_urls), paging)
+    channels, warning_channels = open_settings(paging)
+    alarm = LedgerAlarm(channels, paging)
     async with contextlib.AsyncExitStack() as cleanup:
         system = await compose_when_possible(settings, alarm, cleanup, stopping)
         limits = WatchSettings(
@@ -180,29 +181,28 @@ async def watch(settings: WorkerSettings) -> None:
                     "metrics": lambda: own_metrics(metrics_url),
                 },
             )
+            pager = Pager(LedgerPages(system.ledger), paging, channels, warning_channels)
             duties: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = {
                 "watcher": (settings.watch_every_s, lambda: watch_once(system, limits)),
-                "pager": (
-                    settings.watch_every_s,
-                    Pager(LedgerPages(system.ledger), paging, alarm.channels).deliver_once,
-                ),
+                "pager": (settings.watch_every_s, pager.deliver_once),
                 "ledger alarm": (_ALARM_EVERY_S, Outage(system.ledger, alarm).look),
                 "prober": (settings.probe_every_s, prober.probe_once),
                 "nudger": (settings.watch_every_s, Nudger(system).nudge_once),
                 "problems": (settings.probe_every_s, Problems(system.ledger, connect_once).look_once),
                 "evaluator": (settings.evaluate_every_s, Evaluator(collector, rules).evaluate_once),
-                **{
-                    name: (every_s or settings.watch_every_s, act)
-                    for name, every_s, act in AuditKeeper(system.ledger).duties()
-                },
             }
+            audit_duties = AuditKeeper(system.ledger).duties()  # how a sink fares is on the dependency page already
             turns = Turns(system.ledger)
             ready("watch", metrics_url=metrics_url)
             await asyncio.gather(
                 *(
                     forever(name, every_s, turns.watched(name, every_s, act), stopping)
                     for name, (every_s, act) in duties.items()
-                )
+                ),
+                *(
+                    forever(name, every_s or settings.watch_every_s, act, stopping)
+                    for name, every_s, act in audit_duties
+                ),
             )
 
 

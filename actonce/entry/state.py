@@ -54,7 +54,9 @@ class Entry:
 
     def _believe(self, row: dict[str, Any]) -> Dependency:
         values = {name: row[name] for name in Dependency.model_fields if name in row}
-        stale = row.get("lost") or row["age_s"] > self.settings.stale_after_s
+        # A loop that has a pause is told of once in each.
+        pause_s = row["measures"].get("every_s", 0.0)
+        stale = row.get("lost") or row["age_s"] > self.settings.stale_after_s + pause_s
         if stale:
             values |= {"state": "stale", "last_reading": row["state"]}
         return Dependency(**values)

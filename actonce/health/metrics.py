@@ -115,6 +115,11 @@ METRICS: tuple[Spec, ...] = (
     Spec("actonce_route_lag_seconds", "Age of what the route served, where it tells.", "routes", "lag_s", ("route",)),
     Spec("actonce_route_lag_excess_seconds", "Lag beyond the declared bound.", "routes", "lag_excess_s", ("route",)),
     Spec("actonce_route_complete", "1 rows and total agree, 0 they do not.", "routes", "complete", ("route",)),
+    Spec("actonce_audit_unsealed_events", "Audit events that have no place in the chain yet.", "unsealed"),
+    Spec("actonce_audit_unsealed_oldest_age_seconds", "Age of the oldest of them.", "unsealed", "oldest_s"),
+    Spec("actonce_audit_unshipped_events", "Sealed events that the sink has not confirmed.", "sinks", labels=("sink",)),
+    Spec("actonce_audit_lag_seconds", "Age of the oldest of them.", "sinks", "oldest_s", ("sink",)),
+    Spec("actonce_audit_gaps_open", "Open pages about a gap in, or a change of, the audit trail.", "audit_gaps"),
     Spec(
         "actonce_credential_left_seconds",
         "How long the longest lease in force is still valid; 0: none is.",

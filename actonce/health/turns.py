@@ -22,6 +22,7 @@ BLOCKS = {
     "nudger": "telling tasks at once that their hold is closed; they also look by themselves",
     "problems": "paging workflows that workers cannot continue",
     "evaluator": "alerts",
+    "ledger alarm": "calling a person when the ledger takes no writes",
 }
 
 

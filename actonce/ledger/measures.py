@@ -45,6 +45,12 @@ _NOW: dict[str, LiteralString] = {
     " coalesce(extract(epoch FROM max(l.expires_at) - clock_timestamp()), 0)::float8 AS left_s"
     " FROM actonce.credential c LEFT JOIN actonce.lease l ON l.credential = c.name AND c.state = 'active'"
     " AND l.generation = c.generation AND l.revoked_at IS NULL AND l.expires_at > clock_timestamp() GROUP BY c.name",
+    "unsealed": "SELECT count(*) AS n, coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 AS oldest_s"
+    " FROM actonce.audit WHERE seq IS NULL",
+    "sinks": "SELECT c.sink, greatest(0, (SELECT coalesce(max(seq), 0) FROM actonce.audit) - c.seq) AS n,"
+    " coalesce((SELECT extract(epoch FROM clock_timestamp() - a.at) FROM actonce.audit a WHERE a.seq = c.seq + 1), 0)"
+    "::float8 AS oldest_s FROM actonce.audit_cursor c",
+    "audit_gaps": "SELECT count(*) AS n FROM actonce.page WHERE closed_at IS NULL AND reason = 'audit_gap'",
     "alerts": "SELECT severity, count(*) AS n FROM actonce.alert WHERE state = 'firing' GROUP BY severity",
     "dependencies": "SELECT name, kind, state, measures, detail,"
     " extract(epoch FROM clock_timestamp() - checked_at)::float8 AS age_s,"

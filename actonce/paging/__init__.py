@@ -8,7 +8,16 @@ lost is asked again, and two pages wake nobody less than none.
 
 from actonce.paging.alarm import LedgerAlarm
 from actonce.paging.channels import Channel, ChannelError, open_channels
-from actonce.paging.pager import PageBox, Pager
+from actonce.paging.pager import PageBox, Pager, open_settings
 from actonce.paging.settings import PagingSettings
 
-__all__ = ["Channel", "ChannelError", "LedgerAlarm", "PageBox", "Pager", "PagingSettings", "open_channels"]
+__all__ = [
+    "Channel",
+    "ChannelError",
+    "LedgerAlarm",
+    "PageBox",
+    "Pager",
+    "PagingSettings",
+    "open_channels",
+    "open_settings",
+]
