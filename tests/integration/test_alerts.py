@@ -281,6 +281,8 @@ async def test_entry_tells_alerts_and_whether_they_are_evaluated(fresh_dsn: str)
         [one] = current["alerts"]
         assert (current["evaluated"], one["state"], one["reason"]) == ("current", "firing", "nobody_works")
         assert one["procedure"] == "docs/operations/nobody_works.md" and one["value"] == 0
+        await back(on.ledger, "dependency", "checked_at", 6)  # it has a pause of 5 s, and 5 s are believed
+        assert (await on.http.get("/v1/alerts")).json()["evaluated"] == "current"
         await back(on.ledger, "dependency", "checked_at", 6)
         assert (await on.http.get("/v1/alerts")).json()["evaluated"] == "stale"
         await queue(on.ledger, "up")
