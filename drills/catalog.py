@@ -121,6 +121,7 @@ def worst(codes: Iterable[int]) -> int:
 
 def catalog() -> dict[str, Scenario]:
     """Every drill by name."""
+    from drills.scenarios.consumer_stopped import ConsumerStoppedDrill
     from drills.scenarios.credential_expired import CredentialExpired
     from drills.scenarios.lost_acknowledgement import LostAcknowledgement
     from drills.scenarios.memory_unreachable import MemoryUnreachable
@@ -132,6 +133,7 @@ def catalog() -> dict[str, Scenario]:
         Final(),
         WorkerStopped(),
         LostAcknowledgement(),
+        ConsumerStoppedDrill(),
         CredentialExpired(),
         SchedulerRestartDrill(),
         MemoryUnreachable(),
