@@ -36,7 +36,18 @@ from drills.tail import JournalTail
 from drills.world.client import World
 
 Say = Callable[[str], None]
-PRELOADED = (*GENERAL, "actonce.destinations.sandbox", "workflows")
+PRELOADED = (
+    *GENERAL,
+    "actonce.destinations.sandbox",
+    "actonce.destinations.probe",
+    "actonce.effects.remembering",
+    "actonce.health.evaluator",
+    "actonce.health.problems",
+    "actonce.health.prober",
+    "actonce.paging.pager",
+    "actonce.trail",
+    "workflows",
+)
 WORLD_READY_S = 30.0
 
 
