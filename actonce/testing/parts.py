@@ -63,7 +63,6 @@ class Parts:
     temporal: Client
     zygote: Zygote
     template: str  # name of the migrated, empty ledger database, with an empty memory in it
-    ledger_id: str  # of the template and of every clone
     env: dict[str, str]  # of every process
     project: Path
     folder: Path
@@ -99,9 +98,9 @@ async def open_parts(
     """On running servers (PostgreSQL, Temporal), for the programs of the project in `project`. Logs go to `folder`."""
     env = base_environment(stack, project)
     async with await Zygote.start(preloaded, log=folder / "logs" / "zygote.log", cwd=project, env=env) as zygote:
-        template, ledger_id = await _template_ledger(stack, env, project)
+        template = await _template_ledger(stack, env, project)
         client = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
-        yield Parts(stack, client, zygote, template, ledger_id, env, project, folder)
+        yield Parts(stack, client, zygote, template, env, project, folder)
 
 
 def base_environment(stack: Stack, project: Path) -> dict[str, str]:
@@ -112,8 +111,7 @@ def base_environment(stack: Stack, project: Path) -> dict[str, str]:
     return {**mine, **shared, "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
 
 
-async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> tuple[str, str]:
-    """A migrated ledger to clone, and its id, which its clones keep."""
+async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> str:
     name = f"ledger_template_{secrets.token_hex(4)}"
     async with await psycopg.AsyncConnection.connect(stack.ledger_dsn, autocommit=True) as link:
         await link.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -128,7 +126,7 @@ async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> 
     said, _ = await migration.communicate()
     if migration.returncode != 0:
         raise RuntimeError(f"the ledger could not be migrated:\n{said.decode(errors='replace')[-2000:]}")
-    return name, said.decode().splitlines()[-1].split()[0]
+    return name
 
 
 def address(url: str) -> tuple[str, int]:

@@ -60,7 +60,6 @@ class Site:
         return {
             **self.parts.env,
             "ACTONCE_LEDGER_DSN": through(self.parts.dsn(self.database), self.proxies["ledger"]),
-            "ACTONCE_LEDGER_ID": self.parts.ledger_id,  # it is migrated: no process has to look whether it is
             "ACTONCE_TASK_QUEUE": self.task_queue,
             "TEMPORAL_ADDRESS": f"{temporal.host}:{temporal.port}",
         }

@@ -43,7 +43,7 @@ class World:
         self.leases = LeaseManager(self.journal)
         control = Control(self, self.control_token)
         self.listeners = [Listener("control", control.handle, self.journal, self._read_limit_s, quiet=True)]
-        self.relay = Relay(lambda account: self.desk("mail", account), self.journal.write, self._proof_for)
+        self.relay = Relay(lambda account: self.desk("mail", account), self.journal, self._proof_for)
         self.listeners.append(Listener("leases", self._lease, self.journal, self._read_limit_s))
         for shape in SHAPES.values():
             if shape.destination == "mail":

@@ -16,6 +16,7 @@ from typing import Any
 
 from aiosmtpd.smtp import SMTP, Envelope, Session, syntax
 
+from actonce.testing.journal import Journal
 from actonce.testing.latches import AnswerFaultMode
 from actonce.testing.listener import Discard
 from drills.world.desk import Desk, Shape
@@ -36,11 +37,12 @@ class Relay:
     def __init__(
         self,
         desk_of: Callable[[str], Desk],
-        note: Callable[..., int],
+        journal: Journal,
         answer_challenge: Callable[[str, str], str | None],
     ) -> None:
         self._desk_of = desk_of
-        self._note = note
+        self._journal = journal
+        self._note = journal.write
         self._answer_challenge = answer_challenge
         self._server: asyncio.Server | None = None
         self._connections = 0
@@ -50,6 +52,8 @@ class Relay:
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
+        # As in every listener: a journal may be older than this process, and no number comes twice in it.
+        self._connections = self._journal.lines
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, host, port)
         self.port = self._server.sockets[0].getsockname()[1]
