@@ -9,12 +9,18 @@ from pathlib import Path
 import psycopg
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 
 from actonce.stack import Stack
 from actonce.testing.plugin import drill_stack
 
 servers = drill_stack  # PostgreSQL, Temporal and Toxiproxy for the whole session: share them, kill none of them
+
+# How fast examples are made and tried says something about the machine, not about the code. (The first example of a
+# fresh clone builds the table of Unicode's characters, which takes a second.)
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
