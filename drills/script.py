@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import httpx
@@ -27,6 +28,7 @@ from actonce.testing.settling import quiet, tasks_ended
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
+from drills.catalog import Job, Plan
 from drills.rig import Cell, CellSpec, Run
 from drills.table import SETTLE_S, STEP, TENANT, probe, refund_payload
 
@@ -259,3 +261,17 @@ def _line(plan: ScriptCell, planned: Planned) -> CellLine:
         purged=[task.task_id for task in planned.tasks] if planned.renamed else [],
         fault=planned.fault,
     )
+
+
+def tried_on(scripts: Mapping[str, type[Script]], controls: Mapping[str, tuple[str, str]]) -> list[ScriptCell]:
+    """A cell for each script, then one for each control: name -> (the script it is tried on, the finding it gives)."""
+    cells = [ScriptCell(script, name, number) for number, (name, script) in enumerate(scripts.items(), 1)]
+    for number, (control, (name, finding)) in enumerate(controls.items(), len(cells) + 1):
+        cells.append(ScriptCell(scripts[name], name, number, control=control, expected_finding=finding))
+    return cells
+
+
+def plan_of(cells: Sequence[ScriptCell], **more: Any) -> Plan:
+    """A job for each cell; the controls among them are what the drill promises to run."""
+    jobs = [Job(cell.full_name, partial(run_script, plan=cell)) for cell in cells]
+    return Plan(jobs=jobs, protections=[cell.control for cell in cells if cell.control is not None], **more)

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from actonce.client.app import app
-from actonce.client.base import AsJson, Entry, EntryUrl, at, dump, out, payload_of, table
+from actonce.client.base import AsJson, Entry, EntryUrl, Why, at, dump, out, payload_of, table
 
 
 @app.command()
@@ -43,7 +43,7 @@ def rotate(
     credential: str,
     expected_generation: Generation,
     name: Person,
-    reason: Annotated[str, typer.Option(help="Why.")],
+    reason: Why,
     entry: EntryUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,7 +56,7 @@ def revoke(
     credential: str,
     expected_generation: Generation,
     name: Person,
-    reason: Annotated[str, typer.Option(help="Why.")],
+    reason: Why,
     entry: EntryUrl = None,
     as_json: AsJson = False,
 ) -> None:

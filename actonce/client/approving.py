@@ -10,10 +10,8 @@ import typer
 from rich.markup import escape
 
 from actonce.client.app import app
-from actonce.client.base import AsJson, Entry, EntryUrl, at, dump, out, table
+from actonce.client.base import AsJson, Entry, EntryUrl, Who, Why, at, dump, out, table
 
-Name = Annotated[str, typer.Option(help="Who decides.", envvar="ACTONCE_OPERATOR")]
-Note = Annotated[str, typer.Option(help="Why.")]
 Digest = Annotated[str, typer.Option(help="The digest you were shown; you decide about exactly this.")]
 
 
@@ -67,7 +65,7 @@ def _show(a: dict[str, Any]) -> None:
 
 @app.command()
 def approve(
-    approval_id: str, name: Name, digest: Digest, note: Note = "", entry: EntryUrl = None, as_json: AsJson = False
+    approval_id: str, name: Who, digest: Digest, note: Why = "", entry: EntryUrl = None, as_json: AsJson = False
 ) -> None:
     """Approve exactly the digest you were shown."""
     _act("approve", approval_id, {"name": name, "note": note, "digest": digest}, entry, as_json)
@@ -75,14 +73,14 @@ def approve(
 
 @app.command()
 def reject(
-    approval_id: str, name: Name, digest: Digest, note: Note = "", entry: EntryUrl = None, as_json: AsJson = False
+    approval_id: str, name: Who, digest: Digest, note: Why = "", entry: EntryUrl = None, as_json: AsJson = False
 ) -> None:
     """Reject it: the step ends, and nothing of it is sent."""
     _act("reject", approval_id, {"name": name, "note": note, "digest": digest}, entry, as_json)
 
 
 @app.command()
-def withdraw(approval_id: str, name: Name, note: Note, entry: EntryUrl = None, as_json: AsJson = False) -> None:
+def withdraw(approval_id: str, name: Who, note: Why, entry: EntryUrl = None, as_json: AsJson = False) -> None:
     """Take an approval back: no further permit is given on it."""
     _act("withdraw", approval_id, {"name": name, "note": note}, entry, as_json)
 
@@ -90,8 +88,8 @@ def withdraw(approval_id: str, name: Name, note: Note, entry: EntryUrl = None, a
 @app.command()
 def renew(
     approval_id: str,
-    name: Name,
-    note: Note,
+    name: Who,
+    note: Why,
     as_approved: Annotated[bool, typer.Option("--as-approved", help="A change was put right: ask as before.")] = False,
     entry: EntryUrl = None,
     as_json: AsJson = False,

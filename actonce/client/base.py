@@ -29,6 +29,8 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 EntryUrl = Annotated[str | None, typer.Option("--entry", help="URL of the entry service.", envvar="ACTONCE_ENTRY_URL")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the entry's answer as JSON.")]
+Who = Annotated[str, typer.Option(help="Who decides.", envvar="ACTONCE_OPERATOR")]  # of a parameter called `name`
+Why = Annotated[str, typer.Option(help="Why.")]
 Tenant = Annotated[str, typer.Option(help="Whose task it is.")]
 Timeout = Annotated[float, typer.Option(help="Stop waiting after this many seconds (exit status 6).")]
 PastHolds = Annotated[bool, typer.Option("--past-holds", help="Go on waiting while the task is held.")]

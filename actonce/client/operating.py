@@ -9,15 +9,15 @@ import typer
 from rich.markup import escape
 
 from actonce.client.app import app
-from actonce.client.base import AsJson, Entry, EntryUrl, at, dump, out, table
+from actonce.client.base import AsJson, Entry, EntryUrl, Who, Why, at, dump, out, table
 
 
 @app.command()
 def resolve(
     operation_id: str,
     action: Annotated[str, typer.Option(help="mark_committed, mark_absent, permit_one_retry or resume.")],
-    name: Annotated[str, typer.Option(help="Who decides.", envvar="ACTONCE_OPERATOR")],
-    reason: Annotated[str, typer.Option(help="Why.")],
+    name: Who,
+    reason: Why,
     expected_version: Annotated[int, typer.Option(help="The version you decide on; `show` has it.")],
     expected_epoch: Annotated[int, typer.Option(help="The epoch you decide on; `show` has it.")],
     evidence: Annotated[str, typer.Option(help="What you saw, and where.")] = "",

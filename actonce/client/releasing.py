@@ -8,10 +8,7 @@ import typer
 from rich.markup import escape
 
 from actonce.client.app import app
-from actonce.client.base import AsJson, Entry, EntryUrl, Failure, at, dump, out, task_path
-
-Who = Annotated[str, typer.Option(help="Who decides.", envvar="ACTONCE_OPERATOR")]
-Why = Annotated[str, typer.Option(help="Why.")]
+from actonce.client.base import AsJson, Entry, EntryUrl, Failure, Who, Why, at, dump, out, task_path
 
 
 @app.command()

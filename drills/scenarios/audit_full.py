@@ -10,7 +10,6 @@ outcome-full-kill  the same, and the worker that keeps it is killed: the destina
 from __future__ import annotations
 
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,8 +19,8 @@ from actonce.testing.faults import WireFault
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
 from drills import auditing, doors
-from drills.catalog import Job, Options, Plan
-from drills.script import Planned, Script, ScriptCell, Wanted, run_script
+from drills.catalog import Options, Plan
+from drills.script import Planned, Script, ScriptCell, Wanted, plan_of, tried_on
 
 STEP_S = 60.0  # one step of a cell, with everything else running on two cores
 SILENT_S = 1.5
@@ -393,8 +392,5 @@ class AuditFull:
     def plan(self, options: Options) -> Plan:
         """Every cell, and each control on its own."""
         del options
-        cells = [ScriptCell(script, name, number) for number, (name, script) in enumerate(SCRIPTS.items(), 1)]
-        for number, (control, (name, finding)) in enumerate(CONTROLS.items(), len(cells) + 1):
-            cells.append(ScriptCell(SCRIPTS[name], name, number, control=control, expected_finding=finding))
-        jobs = [Job(cell.full_name, partial(run_script, plan=cell)) for cell in cells]
-        return Plan(jobs=jobs, protections=list(CONTROLS))
+        cells = tried_on(SCRIPTS, CONTROLS)
+        return plan_of(cells)

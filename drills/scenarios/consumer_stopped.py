@@ -9,15 +9,14 @@ from __future__ import annotations
 import itertools
 import signal
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, ClassVar
 
 from actonce.evidence import Expected, Fault
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
 from drills import doors
-from drills.catalog import Job, Options, Plan
-from drills.script import Planned, Script, ScriptCell, Wanted, run_script
+from drills.catalog import Options, Plan
+from drills.script import Planned, Script, ScriptCell, Wanted, plan_of
 
 TASKS, CONTROL_TASKS = 200, 20
 WITH_APPROVAL, WITH_DEADLINE = 3, 6
@@ -286,5 +285,4 @@ class ConsumerStoppedDrill:
             ScriptCell(ConsumerStopped, "all-workers-killed", next(numbers), control=name, expected_finding=finding)
             for name, finding in CONTROLS.items()
         ]
-        jobs = [Job(cell.full_name, partial(run_script, plan=cell)) for cell in cells]
-        return Plan(jobs=jobs, protections=list(CONTROLS))
+        return plan_of(cells)

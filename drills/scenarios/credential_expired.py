@@ -11,7 +11,6 @@ concurrent-refreshes  many want it renewed at once, at a manager that takes that
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
 from actonce.evidence import Expected, Fault
@@ -19,10 +18,10 @@ from actonce.evidence.record import Proof
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
 from drills import doors, leasing
-from drills.catalog import Job, Options, Plan
+from drills.catalog import Options, Plan
 from drills.plays import Special
 from drills.rig import READS
-from drills.script import Planned, Script, ScriptCell, Wanted, run_script
+from drills.script import Planned, Script, ScriptCell, Wanted, plan_of, tried_on
 
 POINT_S = 60.0  # one step of a cell, with everything else running on two cores
 CONTROL_S = 30.0  # a control may never settle; what it does wrong is done long before
@@ -405,8 +404,5 @@ class CredentialExpired:
     def plan(self, options: Options) -> Plan:
         """Every cell, and each control on its own."""
         del options
-        cells = [ScriptCell(script, name, number) for number, (name, script) in enumerate(SCRIPTS.items(), 1)]
-        for number, (control, (name, finding)) in enumerate(CONTROLS.items(), len(cells) + 1):
-            cells.append(ScriptCell(SCRIPTS[name], name, number, control=control, expected_finding=finding))
-        jobs = [Job(cell.full_name, partial(run_script, plan=cell)) for cell in cells]
-        return Plan(jobs=jobs, protections=list(CONTROLS), side_by_side_max=SIDE_BY_SIDE_MAX)
+        cells = tried_on(SCRIPTS, CONTROLS)
+        return plan_of(cells, side_by_side_max=SIDE_BY_SIDE_MAX)

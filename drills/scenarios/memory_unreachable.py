@@ -19,9 +19,9 @@ from actonce.evidence import Expected, Fault, PlannedOperation
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
-from drills.catalog import Job, Options, Plan
+from drills.catalog import Options, Plan
 from drills.memory_faults import FAULTS
-from drills.script import Planned, Script, ScriptCell, Wanted, run_script
+from drills.script import Planned, Script, ScriptCell, Wanted, plan_of
 from drills.table import TENANT, refund_payload
 
 STEPS = (("refund", "payments", "refund"), ("ticket", "tickets", "open"), ("notice", "mail", "send"))
@@ -266,5 +266,4 @@ class MemoryUnreachable:
             ScriptCell(MemoryScript, fault, next(numbers), {"fault": fault}, control, finding)
             for control, fault, finding in controls
         ]
-        jobs = [Job(cell.full_name, partial(run_script, plan=cell)) for cell in cells]
-        return Plan(jobs=jobs, protections=[control for control, _, _ in controls])
+        return plan_of(cells)

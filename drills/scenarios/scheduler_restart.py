@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,8 +23,8 @@ from actonce.stack.temporal import start_describe_poll
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
-from drills.catalog import Job, Options, Plan
-from drills.script import Planned, Script, ScriptCell, Wanted, run_script
+from drills.catalog import Options, Plan
+from drills.script import Planned, Script, ScriptCell, Wanted, plan_of
 
 OVER_MINOR, SHORT_OVER_MINOR = 50_000, 100_000  # above the first an approval is needed, above the second a quick one
 LONG_S, SHORT_S = 900.0, 30.0  # the short one passes in the outage, and is long enough to be renewed and executed in
@@ -338,8 +337,7 @@ class SchedulerRestartDrill:
             )
             for name, finding in CONTROLS.items()
         ]
-        jobs = [Job(cell.full_name, partial(run_script, plan=cell)) for cell in cells]
-        return Plan(jobs=jobs, protections=list(CONTROLS))
+        return plan_of(cells)
 
 
 _SIGNALS = ("SIGKILL", "SIGINT")
