@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError, RPCStatusCode
 
 from actonce.contracts.contract import Bounded, Contract, Timing, Unbounded, WritePath
 from actonce.contracts.identity import OperationKey, derive_operation_id
@@ -23,7 +24,7 @@ from actonce.entry.starter import Starter
 from actonce.ledger import pages
 from actonce.ledger.migrate import migrate
 from actonce.ledger.permits import Intent, Owner, Permit, take_permit
-from actonce.ledger.store import Ledger, Operation, lock_operation
+from actonce.ledger.store import Ledger, Operation, lock_operation, many
 
 DEFAULT = Timing()
 QUICK = Timing(
@@ -110,4 +111,20 @@ async def bench(dsn: str, address: str | None, **settings: Any) -> AsyncIterator
         client = None
         if address:
             client = await Client.connect(address, data_converter=pydantic_data_converter)
-        yield Bench(http, entry.ledger, entry.starter, client)
+        try:
+            yield Bench(http, entry.ledger, entry.starter, client)
+        finally:
+            if client is not None:
+                await _end_workflows(client, entry.ledger)
+
+
+async def _end_workflows(client: Client, ledger: Ledger) -> None:
+    """Temporal is shared and task keys are used again: whoever came next would attach to ours, and read its history."""
+    async with ledger.transaction() as connection:
+        ours = [row["workflow_id"] for row in await many(connection, "SELECT workflow_id FROM actonce.task")]
+    for workflow_id in ours:
+        try:
+            await client.get_workflow_handle(workflow_id).terminate("its test is over")
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # never started, ended or deleted already
+                raise
