@@ -5,7 +5,7 @@ PY := .venv/bin/python
 STAMP := .venv/.set-up
 export PYTHON
 
-.PHONY: help setup doctor drill drills test unit lint lint-types format bench lock clean
+.PHONY: help setup doctor browser drill drills test unit lint lint-types format bench lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ setup: $(STAMP) ## make .venv from requirements.lock (again only when that chang
 
 doctor: setup ## say what this machine has and lacks, and how to get it
 	@$(PY) -m actonce.cli doctor
+
+browser: setup ## get a Chromium for the browser tests, where there is none
+	@.ci/browser
 
 drill: doctor ## break a real deployment on purpose: `final` and the quick set of `lost-acknowledgement`
 	$(PY) -m drills run final lost-acknowledgement --quick $(if $(KEEP),--keep) $(ARGS)

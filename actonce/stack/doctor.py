@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from actonce.stack import binaries, elsewhere
+from actonce.stack import binaries, chromium, elsewhere
 from actonce.stack.errors import StackError
 from actonce.stack.program import programs_of
 from actonce.stack.settings import StackSettings
@@ -39,6 +39,7 @@ async def examine(project: Path) -> list[Finding]:
             findings.append(Finding(name, True, True, text))
         except StackError as error:
             findings.append(Finding(name, False, True, str(error)))
+    findings.append(_chromium())
     findings.append(_programs(project))
     findings.append(_disk(project))
     return findings
@@ -96,6 +97,14 @@ def _toxiproxy() -> str:
             "(in a checkout: pip install -e '.[stack,drills]'), or point ACTONCE_TOXIPROXY_URL at a server"
         )
     return f"{binaries.TOXIPROXY_VERSION} will be built at first start with {compilers[0]} (about a minute)"
+
+
+def _chromium() -> Finding:
+    try:
+        program = chromium.chromium()
+    except StackError as error:
+        return Finding("chromium", False, False, f"{error} Without it the browser tests do not run")
+    return Finding("chromium", True, False, f"{chromium.version(program)} ({program})")
 
 
 def _programs(project: Path) -> Finding:
