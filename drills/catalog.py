@@ -121,6 +121,7 @@ def worst(codes: Iterable[int]) -> int:
 
 def catalog() -> dict[str, Scenario]:
     """Every drill by name."""
+    from drills.scenarios.audit_full import AuditFull
     from drills.scenarios.consumer_stopped import ConsumerStoppedDrill
     from drills.scenarios.credential_expired import CredentialExpired
     from drills.scenarios.lost_acknowledgement import LostAcknowledgement
@@ -137,6 +138,7 @@ def catalog() -> dict[str, Scenario]:
         CredentialExpired(),
         SchedulerRestartDrill(),
         MemoryUnreachable(),
+        AuditFull(),
         Soak(),
     ]
     return {scenario.name: scenario for scenario in scenarios}
