@@ -23,6 +23,9 @@ def resolve(
     evidence: Annotated[str, typer.Option(help="What you saw, and where.")] = "",
     object_id: Annotated[str | None, typer.Option(help="The destination's id; for mark_committed.")] = None,
     expires_in_s: Annotated[float, typer.Option(help="The decision lapses when it is not consumed by then.")] = 3600.0,
+    press: Annotated[
+        str | None, typer.Option(help="Name this decision: sending the same again changes nothing.")
+    ] = None,
     tenant: Annotated[str | None, typer.Option(help="When the id has several records.")] = None,
     destination: Annotated[str | None, typer.Option(help="When the id has several records.")] = None,
     operation_action: Annotated[str | None, typer.Option(help="When the id has several records.")] = None,
@@ -43,7 +46,8 @@ def resolve(
         "destination": destination,
         "operation_action": operation_action,
     }
-    found = Entry(entry).post(f"/v1/operations/{quote(operation_id, safe='')}/decisions", body)
+    headers = {"Idempotency-Key": press} if press else {}
+    found = Entry(entry).post(f"/v1/operations/{quote(operation_id, safe='')}/decisions", body, **headers)
     if as_json:
         return dump(found)
     out.print(f"decision {found['decision_id']} is recorded: {found['decision']} by {escape(found['name'])}")
@@ -84,7 +88,8 @@ def ack(
 ) -> None:
     """Say that you have seen a page: it is not repeated. The incident stays open."""
     found = Entry(entry).post(f"/v1/pages/{page_id}/acknowledge", {"name": name})
-    dump(found) if as_json else out.print(f"page {page_id} is acknowledged by {escape(name)}")
+    first = f"{escape(found['acknowledged_by'])} at {at(found['acknowledged_at'])}"
+    dump(found) if as_json else out.print(f"page {page_id} is acknowledged by {first}")
 
 
 @app.command()

@@ -137,9 +137,15 @@ def show(
 
 
 @app.command()
-def cancel(task_id: str, entry: EntryUrl = None, as_json: AsJson = False) -> None:
+def cancel(
+    task_id: str,
+    name: Annotated[str | None, typer.Option(help="Who asks for it.", envvar="ACTONCE_OPERATOR")] = None,
+    why: Annotated[str, typer.Option(help="Why.")] = "no reason given",
+    entry: EntryUrl = None,
+    as_json: AsJson = False,
+) -> None:
     """Ask for cancellation. What may have been sent is reconciled before the task ends."""
-    found = Entry(entry).post(f"{task_path(task_id)}/cancel")
+    found = Entry(entry).post(f"{task_path(task_id)}/cancel", {"name": name, "why": why} if name else None)
     if as_json:
         return dump(found)
     if found["state"] in FINAL:

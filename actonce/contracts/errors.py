@@ -170,10 +170,20 @@ class AccessRefused(ActonceError):
 class DecisionRefused(ActonceError):
     """An operator's decision that may not be taken (now)."""
 
-    def __init__(self, message: str, *, code: str, may_commit_until: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        may_commit_until: str | None = None,
+        decided_by: str | None = None,
+        decided_at: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.may_commit_until = may_commit_until
+        self.decided_by = decided_by
+        self.decided_at = decided_at
 
 
 class ApprovalRefused(ActonceError):

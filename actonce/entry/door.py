@@ -44,14 +44,26 @@ class BodyLimit:
 
 def task_key(request: Request) -> str:
     """The caller's business identity. `"abc"` (the structured-field form) and `abc` are the same key."""
-    given = request.headers.getlist("idempotency-key")
-    if not given or not given[0].strip():
+    key = _idempotency_key(request)
+    if key is None:
         raise problem(
             400,
             "idempotency-key-missing",
             "The Idempotency-Key header is missing",
             "Send the business identity of this task as Idempotency-Key; the same key always means the same task.",
         )
+    return key
+
+
+def press_of(request: Request) -> str | None:
+    """Which press of a button this is, where the caller says so: the same one again changes nothing."""
+    return _idempotency_key(request)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    given = request.headers.getlist("idempotency-key")
+    if not given or not given[0].strip():
+        return None
     key = given[0].strip()
     if len(key) >= 2 and key[0] == key[-1] == '"':
         key = key[1:-1]

@@ -60,12 +60,14 @@ def _payload(_: ExceptionHandler, __: Request, error: PayloadError) -> Problem:
 
 def _decision(_: ExceptionHandler, __: Request, error: DecisionRefused) -> Problem:
     return problem(
-        409,
+        422 if error.code == "press_reused" else 409,
         "decision-refused",
         "The decision was refused",
         str(error),
         code=error.code,
         may_commit_until=error.may_commit_until,
+        decided_by=error.decided_by,
+        decided_at=error.decided_at,
     )
 
 
@@ -166,7 +168,7 @@ _SCHEMA: dict[str, Any] = {
         "status": {"type": "integer"},
         "detail": {"type": "string"},
         "code": {"type": "string", "description": "of a refused decision or vote"},
-        "decided_by": {"type": ["string", "null"], "description": "who decided an approval before"},
+        "decided_by": {"type": ["string", "null"], "description": "who decided before"},
         "decided_at": {"type": ["string", "null"]},
         "may_commit_until": {"type": ["string", "null"], "description": "of a decision that came too early"},
     },

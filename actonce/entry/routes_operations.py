@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
+from starlette.responses import Response
 
 from actonce.contracts.lifecycle import State
+from actonce.entry.door import press_of
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
 from actonce.entry.views import (
     AcknowledgeBody,
+    AcknowledgedView,
     DecisionBody,
     DecisionView,
     OperationRecordsView,
@@ -70,21 +74,47 @@ async def show(
     return OperationRecordsView(operation_id=operation_id, records=[record_view(r) for r in found])
 
 
+_PRESS: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": "Which press of the button this is. The same key again is the decision that it made.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+        }
+    ]
+}
+
+
 @router.post(
     "/operations/{operation_id}/decisions",
     summary="Record an operator's decision about a held operation",
     status_code=201,
     response_model=DecisionView,
-    responses=documented(404, 409, 422, 503),
+    openapi_extra=_PRESS,
+    responses={
+        200: {
+            "description": "This press made its decision before (`Idempotent-Replayed: true`).",
+            "model": DecisionView,
+            "headers": {"Idempotent-Replayed": {"schema": {"type": "string"}}},
+        },
+        **documented(400, 404, 409, 422, 503),
+    },
 )
-async def decide(operation_id: str, body: DecisionBody, entry: Shared) -> DecisionView:
+async def decide(
+    operation_id: str, body: DecisionBody, request: Request, response: Response, entry: Shared
+) -> DecisionView:
     """The decision is in the ledger when this answers; it is consumed after one more reading of the destination.
 
     Refused (409, `code`): `not_held`, `stale` (epoch or version changed: read it again), `too_early` (see
-    `may_commit_until`), `object_id_missing`, `decided`.
+    `may_commit_until`), `object_id_missing`, `decided` (by `decided_by`). A refusal is on record too.
     """
     operation = await _the_one(entry, operation_id, body)
-    decision = await decisions.record(entry.ledger, operation.key, body)
+    decision = await decisions.record(entry.ledger, operation.key, body, press=press_of(request))
+    if decision.again:
+        response.status_code = 200
+        response.headers["Idempotent-Replayed"] = "true"
     told = await entry.nudge(operation.task_id)
     return DecisionView(
         decision_id=decision.decision_id,
@@ -133,14 +163,15 @@ async def pages(
 @router.post(
     "/pages/{page_id}/acknowledge",
     summary="Say that somebody has seen a page",
-    response_model=AcknowledgeBody,
+    response_model=AcknowledgedView,
     responses=documented(404, 422, 503),
 )
-async def acknowledge(page_id: int, body: AcknowledgeBody, entry: Shared) -> AcknowledgeBody:
-    """Repetitions stop. The incident stays open until evidence or a decision closes it."""
-    if not await watch.acknowledge_page(entry.ledger, page_id, body.name):
+async def acknowledge(page_id: int, body: AcknowledgeBody, entry: Shared) -> AcknowledgedView:
+    """Repetitions stop. The incident stays open until evidence or a decision closes it. The first one stands."""
+    seen = await watch.acknowledge_page(entry.ledger, page_id, body.name)
+    if seen is None:
         raise problem(404, "unknown-page", "There is no such page", f"Page {page_id} is not in this ledger.")
-    return body
+    return AcknowledgedView(name=body.name, **seen)
 
 
 def _no_operation(operation_id: str) -> Exception:

@@ -13,7 +13,7 @@ from actonce.contracts.errors import LedgerError, LedgerUnavailable
 from actonce.entry.door import deadline_of, json_object, known_type, task_key, tenant_of
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
-from actonce.entry.views import CancelView, DeadlineBody, TaskSummary, TaskView, summary_view, task_view
+from actonce.entry.views import CancelBody, CancelView, DeadlineBody, TaskSummary, TaskView, summary_view, task_view
 from actonce.entry.words import FINAL_STATES
 from actonce.ledger import records, release, tasks
 from actonce.ledger.tasks import Task, TaskState
@@ -146,9 +146,9 @@ async def show(task_id: str, entry: Shared) -> TaskView:
     summary="Ask for cancellation",
     status_code=202,
     response_model=CancelView,
-    responses=documented(404, 503),
+    responses=documented(404, 422, 503),
 )
-async def cancel(task_id: str, response: Response, entry: Shared) -> CancelView:
+async def cancel(task_id: str, response: Response, entry: Shared, body: CancelBody | None = None) -> CancelView:
     """Unused permits are void when this answers. What may have been sent is reconciled before the task ends."""
     before = await tasks.get(entry.ledger, task_id)
     if before is None:
@@ -157,7 +157,7 @@ async def cancel(task_id: str, response: Response, entry: Shared) -> CancelView:
         response.status_code = 200
         return CancelView(task_id=task_id, state=before.state, workflow_told=False, in_flight=[])
     try:
-        task, in_flight = await tasks.cancel(entry.ledger, task_id)
+        task, in_flight = await tasks.cancel(entry.ledger, task_id, **(body.model_dump() if body else {}))
     except LedgerUnavailable:
         raise
     except LedgerError as error:

@@ -147,6 +147,8 @@ class TaskView(BaseModel):
     working: Working = Field(description="is anyone working on its task queue, by the prober's last fresh reading")
     what_to_do: list[str]
     cancel_requested: bool
+    cancel_by: str | None = Field(description="who asked for it, where they said so")
+    cancel_why: str | None
     payload: dict[str, Any]
     payload_digest: str
     created_at: datetime
@@ -188,6 +190,13 @@ class CancelView(BaseModel):
     state: TaskState
     workflow_told: bool
     in_flight: list[str] = Field(description="operations that may have been sent and are being reconciled")
+
+
+class CancelBody(BaseModel):
+    """Who asks for it, and why. Whoever asks again changes nothing: the first one stays on record."""
+
+    name: str = Field(min_length=1)
+    why: str = Field(min_length=1)
 
 
 class DeadlineBody(BaseModel):
@@ -250,6 +259,13 @@ class PageView(BaseModel):
 
 class AcknowledgeBody(BaseModel):
     name: str = Field(min_length=1, description="who has seen it")
+
+
+class AcknowledgedView(AcknowledgeBody):
+    """`name` said so now; who said so first stays on record."""
+
+    acknowledged_by: str
+    acknowledged_at: datetime
 
 
 class Dependency(BaseModel):

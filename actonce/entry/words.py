@@ -61,7 +61,8 @@ def task_words(
         return "held", lost_words(gone), steps
     if task.cancel_requested:
         open_ = [o.operation_id for o in record.operations if not o.final]
-        why = f"cancellation was asked for; still open: {', '.join(open_) or 'nothing'}"
+        by = f" by {task.cancel_by}: {task.cancel_why}" if task.cancel_by else ""
+        why = f"cancellation was asked for{by}; still open: {', '.join(open_) or 'nothing'}"
         return task.state, why, [cli("show", o) for o in open_]
     if task.state == "waiting_for_approval":
         asleep = "; and nobody is working on its task queue now" if working == "no" else ""

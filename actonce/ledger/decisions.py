@@ -1,7 +1,7 @@
 """An operator's decision: a durable row first, a fresh reading second, its effect third (SPEC §2.6, rule R9).
 
 `record` refuses what is too early or stale and says why; `consume` applies it, compare-and-set, after the caller has
-reconciled once more in the same action.
+reconciled once more in the same action. A refusal is recorded as the click that it was.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-
-import psycopg
 
 from actonce.contracts.errors import DecisionRefused
 from actonce.contracts.identity import OperationKey
@@ -24,6 +22,7 @@ from actonce.ledger.store import (
     Connection,
     Ledger,
     Operation,
+    audit,
     identity_params,
     lock_operation,
     many,
@@ -53,53 +52,104 @@ class Decision:
     expected_version: int
     expires_at: datetime
     residual_risk: str | None
+    again: bool = False  # as told by `record`: the same press had made it before
 
     @staticmethod
-    def of(row: dict[str, Any]) -> Decision:
+    def of(row: dict[str, Any], *, again: bool = False) -> Decision:
         key = OperationKey(row["tenant"], row["destination"], row["action"], row["operation_id"])
         names = ("decision_id", "decision", "name", "object_id", "expected_epoch", "expected_version", "expires_at")
-        return Decision(key=key, residual_risk=row["residual_risk"], **{n: row[n] for n in names})
+        return Decision(key=key, residual_risk=row["residual_risk"], again=again, **{n: row[n] for n in names})
 
 
-async def record(ledger: Ledger, key: OperationKey, request: DecisionRequest) -> Decision:
-    """Write the decision.
+async def record(
+    ledger: Ledger, key: OperationKey, request: DecisionRequest, *, press: str | None = None
+) -> Decision:
+    """Write the decision. The same `press` again is the decision that it made before.
 
     Raises DecisionRefused with a code: unknown_operation, not_held, stale, too_early, object_id_missing, decided,
-    not_permitted (by the reason code), condition_not_met (a resume before its condition holds).
+    not_permitted (by the reason code), condition_not_met (a resume before its condition holds), press_reused (for
+    another decision). What was refused is an audit event `decision.refused`.
     """
-    try:
-        async with ledger.transaction() as connection:
-            operation = await lock_operation(connection, key)
+    async with ledger.transaction() as connection:
+        operation = await lock_operation(connection, key)
+        before = await _pressed(connection, key, press)
+        try:
+            if before is not None:
+                return _same(before, request)
             risk = await check_allowed(connection, operation, key, request)
-            assert operation is not None
-            row = await one(
-                connection,
-                "INSERT INTO actonce.decision (tenant, destination, action, operation_id, decision, name, reason,"
-                " evidence, object_id, expected_epoch, expected_version, expires_at, residual_risk) VALUES (%(tenant)s,"
-                " %(destination)s, %(action)s, %(operation_id)s, %(decision)s, %(name)s, %(reason)s, %(evidence)s,"
-                " %(object_id)s, %(epoch)s, %(version)s, clock_timestamp() + make_interval(secs => %(expires)s),"
-                " %(risk)s)"
-                " RETURNING *",
-                {
-                    **identity_params(key),
-                    "decision": request.action,
-                    "name": request.name,
-                    "reason": request.reason,
-                    "evidence": request.evidence,
-                    "object_id": request.object_id,
-                    "epoch": request.expected_epoch,
-                    "version": request.expected_version,
-                    "expires": request.expires_in_s,
-                    "risk": risk,
-                },
-            )
-            assert row is not None
-            return Decision.of(row)
-    except psycopg.errors.UniqueViolation as error:
+            await _check_undecided(connection, key, request)
+        except DecisionRefused as error:
+            refusal = error
+            body = {"decision": request.action, "name": request.name, "code": error.code}
+            stamp = {"expected_epoch": request.expected_epoch, "expected_version": request.expected_version}
+            await audit(connection, "decision.refused", operation, body | stamp)
+        else:
+            return await _insert(connection, key, request, risk, press)
+    raise refusal  # after the commit: the click stays on record
+
+
+async def _pressed(connection: Connection, key: OperationKey, press: str | None) -> dict[str, Any] | None:
+    if press is None:
+        return None
+    params = {**identity_params(key), "press": press}
+    return await one(connection, f"SELECT * FROM actonce.decision WHERE {WHERE_KEY} AND press = %(press)s", params)
+
+
+def _same(before: dict[str, Any], request: DecisionRequest) -> Decision:
+    names = ("name", "reason", "evidence", "object_id", "expected_epoch", "expected_version")
+    if before["decision"] != request.action or any(before[name] != getattr(request, name) for name in names):
         raise DecisionRefused(
-            f"{key}: version {request.expected_version} has been decided already; reload and see who did what",
+            f"this press made decision {before['decision_id']} ({before['decision']} by {before['name']}); "
+            "another decision needs a press of its own",
+            code="press_reused",
+        )
+    return Decision.of(before, again=True)
+
+
+async def _check_undecided(connection: Connection, key: OperationKey, request: DecisionRequest) -> None:
+    """The operation is locked: whoever decides about it at the same moment is here before or after."""
+    first = await one(
+        connection,
+        f"SELECT * FROM actonce.decision WHERE {WHERE_KEY} AND expected_epoch = %(epoch)s"
+        " AND expected_version = %(version)s AND (result IS NULL OR result = 'applied')",
+        {**identity_params(key), "epoch": request.expected_epoch, "version": request.expected_version},
+    )
+    if first is not None:
+        raise DecisionRefused(
+            f"{key}: version {request.expected_version} has been decided already: {first['decision']} by "
+            f"{first['name']} at {utc(first['created_at'])}; reload and see what came of it",
             code="decided",
-        ) from error
+            decided_by=first["name"],
+            decided_at=utc(first["created_at"]),
+        )
+
+
+async def _insert(
+    connection: Connection, key: OperationKey, request: DecisionRequest, risk: str | None, press: str | None
+) -> Decision:
+    row = await one(
+        connection,
+        "INSERT INTO actonce.decision (tenant, destination, action, operation_id, decision, name, reason,"
+        " evidence, object_id, expected_epoch, expected_version, expires_at, residual_risk, press) VALUES"
+        " (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(decision)s, %(name)s, %(reason)s,"
+        " %(evidence)s, %(object_id)s, %(epoch)s, %(version)s,"
+        " clock_timestamp() + make_interval(secs => %(expires)s), %(risk)s, %(press)s) RETURNING *",
+        {
+            **identity_params(key),
+            "decision": request.action,
+            "name": request.name,
+            "reason": request.reason,
+            "evidence": request.evidence,
+            "object_id": request.object_id,
+            "epoch": request.expected_epoch,
+            "version": request.expected_version,
+            "expires": request.expires_in_s,
+            "risk": risk,
+            "press": press,
+        },
+    )
+    assert row is not None
+    return Decision.of(row)
 
 
 async def check_allowed(

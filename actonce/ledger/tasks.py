@@ -46,6 +46,8 @@ class Task:
     since: datetime
     recorded: bool
     cancel_requested: bool
+    cancel_by: str | None
+    cancel_why: str | None
     outcome: dict[str, Any] | None
     created_at: datetime
     deadline: datetime | None
@@ -230,26 +232,34 @@ async def report(ledger: Ledger, outcome: TaskReport) -> Task | None:
         return None if row is None else Task.of(row)
 
 
-async def cancel(ledger: Ledger, task_id: str) -> tuple[Task, list[Operation]]:
-    """Ask for cancellation; voids unused permits in the same transaction (rule R8).
+async def cancel(
+    ledger: Ledger, task_id: str, *, name: str | None = None, why: str | None = None
+) -> tuple[Task, list[Operation]]:
+    """Ask for cancellation; voids unused permits in the same transaction (rule R8). Who asked first stays on record.
 
     Returns the task and the operations that may have been sent: they are reconciled, not forgotten.
     """
-    task, open_ = await _cancel(ledger, task_id)
+    task, open_ = await _cancel(ledger, task_id, name, why)
     if any(operation.state is State.READY for operation in open_):
         # Its intent was on its way into the ledger. Every later permit sees the cancel, so this time all are known.
-        task, open_ = await _cancel(ledger, task_id)
+        task, open_ = await _cancel(ledger, task_id, name, why)
     return task, open_
 
 
-async def _cancel(ledger: Ledger, task_id: str) -> tuple[Task, list[Operation]]:
+async def _cancel(
+    ledger: Ledger, task_id: str, name: str | None, why: str | None
+) -> tuple[Task, list[Operation]]:
     async with ledger.transaction() as connection:
         await cancel_task_operations(connection, task_id)
         # Waits for permits that are being taken; none is taken without seeing this from here on.
         if await one(connection, "SELECT 1 FROM actonce.task WHERE task_id = %s FOR UPDATE", (task_id,)) is None:
             raise LedgerError(f"task {task_id} is not in this ledger; check the id")
         row = await one(
-            connection, "UPDATE actonce.task SET cancel_requested = true WHERE task_id = %s RETURNING *", (task_id,)
+            connection,
+            "UPDATE actonce.task SET cancel_requested = true, cancel_by = CASE WHEN cancel_requested THEN cancel_by"
+            " ELSE %s END, cancel_why = CASE WHEN cancel_requested THEN cancel_why ELSE %s END"
+            " WHERE task_id = %s RETURNING *",
+            (name, why, task_id),
         )
         assert row is not None
         rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s", (task_id,))

@@ -276,16 +276,16 @@ async def page_sent(ledger: Ledger, page_id: int, delivery: dict[str, str], *, r
         )
 
 
-async def acknowledge_page(ledger: Ledger, page_id: int, name: str) -> bool:
-    """A person has seen it: repetitions stop. Returns False when there is no such open page."""
+async def acknowledge_page(ledger: Ledger, page_id: int, name: str) -> Mapping[str, Any] | None:
+    """A person has seen it: repetitions stop. Returns who said so first, and when; None: there is no such page."""
     async with ledger.transaction() as connection:
-        row = await one(
+        return await one(
             connection,
             "UPDATE actonce.page SET acknowledged_at = coalesce(acknowledged_at, clock_timestamp()),"
-            " acknowledged_by = coalesce(acknowledged_by, %s) WHERE page_id = %s RETURNING page_id",
+            " acknowledged_by = coalesce(acknowledged_by, %s) WHERE page_id = %s"
+            " RETURNING acknowledged_by, acknowledged_at",
             (name, page_id),
         )
-        return row is not None
 
 
 async def prove_writable(ledger: Ledger) -> None:

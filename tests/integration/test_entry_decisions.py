@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,6 +71,62 @@ async def test_decision_is_a_row_before_the_workflow_is_told(servers: Stack, fre
         assert [e.workflow_execution_signaled_event_attributes.signal_name for e in told] == ["actonce.nudge"]
         double = await decide(on, operation, "mark_committed", object_id="re_1")
         assert (double.status_code, double.json()["code"]) == (409, "decided")
+
+
+async def test_same_press_twice_is_one_decision_and_another_press_is_told_who_was_first(fresh_dsn: str) -> None:
+    async with bench(fresh_dsn, None, start_deadline_s=0.2) as on:
+        await on.start("h-1")
+        operation = await on.held(TASK, contract(bounded=True))
+        url = f"/v1/operations/{operation.operation_id}/decisions"
+        press = {"Idempotency-Key": "form-1"}
+        asked = body(operation, "mark_committed", object_id="re_1")
+        both = await asyncio.gather(*(on.http.post(url, json=asked, headers=press) for _ in range(4)))
+        assert sorted(a.status_code for a in both) == [200, 200, 200, 201]
+        assert len({a.json()["decision_id"] for a in both}) == 1
+        assert {a.headers.get("idempotent-replayed") for a in both if a.status_code == 200} == {"true"}
+        other = await on.http.post(url, json={**asked, "object_id": "re_2"}, headers=press)
+        assert (other.status_code, other.json()["code"]) == (422, "press_reused")
+        rival = await on.http.post(url, json={**asked, "name": "Bo"}, headers={"Idempotency-Key": "form-2"})
+        assert (rival.status_code, rival.json()["code"]) == (409, "decided")
+        assert rival.json()["decided_by"] == "Ada" and "mark_committed by Ada" in rival.json()["detail"]
+        malformed = await on.http.post(url, json=asked, headers={"Idempotency-Key": "two words"})
+        assert malformed.status_code == 400
+
+
+async def test_refused_decision_is_on_record_as_a_click(fresh_dsn: str) -> None:
+    async with bench(fresh_dsn, None, start_deadline_s=0.2) as on:
+        await on.start("h-1")
+        operation = await on.held(TASK, contract(bounded=True))
+        await decide(on, operation, "mark_committed", object_id="re_1", expected_version=1)
+        await decide(on, operation, "permit_one_retry")
+        async with await psycopg.AsyncConnection.connect(fresh_dsn) as connection:
+            rows = await connection.execute(
+                "SELECT operation_id, body ->> 'name', body ->> 'decision', body ->> 'code' FROM actonce.audit"
+                " WHERE kind = 'decision.refused' ORDER BY audit_id"
+            )
+            assert await rows.fetchall() == [
+                (operation.operation_id, "Ada", "mark_committed", "stale"),
+                (operation.operation_id, "Ada", "permit_one_retry", "too_early"),
+            ]
+
+
+async def test_who_cancelled_stays_on_record_whoever_asks_again(fresh_dsn: str) -> None:
+    async with bench(fresh_dsn, None, start_deadline_s=0.2) as on:
+        await on.start("h-1")
+        await on.dispatched(TASK, contract(bounded=True))
+        for name in ("Ada", "Bo"):
+            said = await on.http.post(f"/v1/tasks/{TASK}/cancel", json={"name": name, "why": "wrong customer"})
+            assert said.status_code == 202, said.text
+        task = await on.show(TASK)
+        assert (task["cancel_by"], task["cancel_why"]) == ("Ada", "wrong customer")
+        assert "asked for by Ada: wrong customer" in task["why"]
+        async with await psycopg.AsyncConnection.connect(fresh_dsn) as connection:
+            rows = await connection.execute(
+                "SELECT body ->> 'cancel_by' FROM actonce.audit WHERE kind = 'task.cancel_requested'"
+            )
+            assert await rows.fetchall() == [("Ada",)]
+        nameless = await on.http.post(f"/v1/tasks/{TASK}/cancel", json={"name": "", "why": "x"})
+        assert nameless.status_code == 422
 
 
 async def test_decision_stands_while_temporal_is_away(fresh_dsn: str) -> None:
@@ -143,7 +200,7 @@ async def test_page_is_listed_and_acknowledged_once(fresh_dsn: str) -> None:
         assert page["reason"] == "not_visible" and page["acknowledged_by"] is None
         for name in ("Ada", "Grace"):
             answer = await on.http.post(f"/v1/pages/{page['page_id']}/acknowledge", json={"name": name})
-            assert answer.status_code == 200
+            assert answer.status_code == 200 and answer.json()["acknowledged_by"] == "Ada"
         [page] = (await on.http.get("/v1/pages")).json()
         assert page["acknowledged_by"] == "Ada" and page["closed_at"] is None
 
