@@ -61,9 +61,7 @@ class Decision:
         return Decision(key=key, residual_risk=row["residual_risk"], again=again, **{n: row[n] for n in names})
 
 
-async def record(
-    ledger: Ledger, key: OperationKey, request: DecisionRequest, *, press: str | None = None
-) -> Decision:
+async def record(ledger: Ledger, key: OperationKey, request: DecisionRequest, *, press: str | None = None) -> Decision:
     """Write the decision. The same `press` again is the decision that it made before.
 
     Raises DecisionRefused with a code: unknown_operation, not_held, stale, too_early, object_id_missing, decided,

@@ -246,9 +246,7 @@ async def cancel(
     return task, open_
 
 
-async def _cancel(
-    ledger: Ledger, task_id: str, name: str | None, why: str | None
-) -> tuple[Task, list[Operation]]:
+async def _cancel(ledger: Ledger, task_id: str, name: str | None, why: str | None) -> tuple[Task, list[Operation]]:
     async with ledger.transaction() as connection:
         await cancel_task_operations(connection, task_id)
         # Waits for permits that are being taken; none is taken without seeing this from here on.
