@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from actonce import cli_secrets
 from actonce.leaving import run_and_leave
 from actonce.stack import Stack, StackError, eventually, signal_checked, wait_gone
 from actonce.stack.doctor import examine
@@ -217,6 +218,8 @@ def doctor() -> None:
     if any(finding.needed and not finding.ok for finding in findings):
         raise typer.Exit(1)
 
+
+app.add_typer(cli_secrets.app, name="secrets")
 
 audit_app = typer.Typer(no_args_is_help=True, help="The audit trail.")
 app.add_typer(audit_app, name="audit")

@@ -22,6 +22,7 @@ ActonceError
 │   └── StoredErrorReplayed  the destination replayed a stored error under our key: hold, never retry
 ├── CredentialError
 │   ├── ManagerUnavailable   the lease manager did not answer; what is leased stays good until it expires
+│   │   └── SealedFileUnusable   the encrypted file of secrets: not there, cut short, another key, open to others
 │   ├── LeaseDenied          the lease manager refuses to give, or to prolong, a lease
 │   └── LeaseGone            the lease is revoked or unknown at its manager: it, its parent, or a restart
 ├── RouteUnavailable         a route gave no usable page (no answer, 5xx, 401/403); it says nothing about absence
@@ -141,6 +142,10 @@ class CredentialError(ActonceError):
 
 class ManagerUnavailable(CredentialError):
     """The lease manager did not answer. What is leased already stays good until it expires."""
+
+
+class SealedFileUnusable(ManagerUnavailable):
+    """An encrypted file of secrets that cannot be used as it is. The message says which file, why, and what to do."""
 
 
 class LeaseDenied(CredentialError):

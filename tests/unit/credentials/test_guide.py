@@ -30,8 +30,11 @@ async def test_the_guides_destination_leases_what_it_declares() -> None:
 
 
 def test_the_guides_files_are_read_and_belong_together() -> None:
-    settings, policy = (json.loads(block) for block in blocks("json"))
-    leased = CredentialSettings.model_validate(settings).vault.credentials["acme/write"]
+    settings, sealed, policy = (json.loads(block) for block in blocks("json"))
+    assert CredentialSettings.model_validate(sealed).sealed_file is not None
+    vault = CredentialSettings.model_validate(settings).vault
+    assert vault is not None
+    leased = vault.credentials["acme/write"]
     decided = authorise(
         AccessPolicy.model_validate(policy),
         principal=leased.principal,
