@@ -123,7 +123,11 @@ def _show(stack: Stack, took_s: float) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("part", "pid", "where"):
         table.add_column(column, overflow="fold")
-    where = {"postgres": f"{stack.folder}/stack.json has the DSN", "entry": stack.entry_url}
+    where = {
+        "postgres": f"{stack.folder}/stack.json has the DSN",
+        "entry": stack.entry_url,
+        "console": stack.console_url,
+    }
     where |= {"temporal": f"{stack.temporal_address}  UI {stack.temporal_ui_url}", "toxiproxy": stack.toxiproxy_url}
     for name, part in stack.parts.items():
         table.add_row(name, str(part.pid), where.get(name, " ".join(part.command()[1:]) if _is_program(part) else ""))

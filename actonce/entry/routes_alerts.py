@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from actonce.contracts.reasons import policy
 from actonce.entry.problems import documented
 from actonce.entry.state import Entry, entry_of
-from actonce.entry.words import cli
 from actonce.ledger import alerts as ledger_alerts
+from actonce.ledger.words import cli
 
 router = APIRouter(prefix="/v1/alerts", tags=["alerts"])
 Shared = Annotated[Entry, Depends(entry_of)]

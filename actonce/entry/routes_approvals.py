@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 from actonce.contracts.approval import ApprovalAct, ApprovalRenewal, ApprovalVote, differences
 from actonce.entry.problems import documented
 from actonce.entry.state import Entry, entry_of
-from actonce.entry.words import approval_next
 from actonce.ledger import approvals
 from actonce.ledger.approvals import Approval, ApprovalState
+from actonce.ledger.words import approval_next
 
 router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 Shared = Annotated[Entry, Depends(entry_of)]

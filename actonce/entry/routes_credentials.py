@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from actonce.contracts.credential import AccessPolicy
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
-from actonce.entry.words import cli
 from actonce.ledger import leases
+from actonce.ledger.words import cli
 
 router = APIRouter(prefix="/v1", tags=["credentials"])
 Shared = Annotated[Entry, Depends(entry_of)]

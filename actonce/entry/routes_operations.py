@@ -23,9 +23,9 @@ from actonce.entry.views import (
     operation_view,
     record_view,
 )
-from actonce.entry.words import cli
 from actonce.ledger import decisions, records, watch
 from actonce.ledger.store import Operation
+from actonce.ledger.words import cli
 
 router = APIRouter(prefix="/v1", tags=["operations"])
 Shared = Annotated[Entry, Depends(entry_of)]

@@ -14,9 +14,9 @@ from actonce.entry.door import deadline_of, json_object, known_type, task_key, t
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
 from actonce.entry.views import CancelBody, CancelView, DeadlineBody, TaskSummary, TaskView, summary_view, task_view
-from actonce.entry.words import FINAL_STATES
 from actonce.ledger import records, release, tasks
 from actonce.ledger.tasks import Task, TaskState
+from actonce.ledger.words import FINAL_STATES
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
 Shared = Annotated[Entry, Depends(entry_of)]

@@ -31,6 +31,7 @@ from actonce.entry.settings import EntrySettings
 from actonce.ledger import records, release, tasks, watch
 from actonce.ledger.store import Ledger
 from actonce.ledger.tasks import Task
+from actonce.ledger.words import lost_words
 
 log = structlog.get_logger("actonce.entry")
 NUDGE = "actonce.nudge"
@@ -62,14 +63,6 @@ class Run:
 
 
 _ENDED = {"COMPLETED", "FAILED", "TERMINATED", "TIMED_OUT", "CANCELED"}
-
-
-def lost_words(gone: str) -> str:
-    """What people read of a task whose workflow is gone."""
-    return (
-        f"its workflow {gone}; operations it left open are reconciled by the ledger watcher. Starting the task again "
-        "by the same key continues with the same operations"
-    )
 
 
 async def connect_by_environment() -> Client:

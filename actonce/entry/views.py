@@ -10,14 +10,13 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from actonce.contracts.messages import DecisionRequest
 from actonce.entry.starter import Run
-from actonce.entry.words import operation_next, task_words
 from actonce.ledger.pages import may_commit_words
+from actonce.ledger.readings import Working
 from actonce.ledger.records import Allowed, OperationRecord, TaskRecord
 from actonce.ledger.release import Control
 from actonce.ledger.store import Operation
 from actonce.ledger.tasks import Task, TaskState
-
-Working = Literal["yes", "no", "unknown"]
+from actonce.ledger.words import operation_next, task_words
 
 
 class Facts(BaseModel):
@@ -358,7 +357,7 @@ def task_view(
     """Build the view. `run` None: Temporal was not asked; `behind`: the release of a task in the backlog; `ui`: (base
     URL, namespace)."""
     task = record.task
-    state, why, steps = task_words(record, run, working, trouble, behind)
+    state, why, steps = task_words(record, run.gone if run else None, working, trouble, behind)
     holds = {(h["destination"], h["action"], h["operation_id"]): h for h in record.holds}
     values = {name: getattr(task, name) for name in TaskView.model_fields if hasattr(task, name)}
     status = (run.status or run.why_not or "unknown") if run else "not asked"

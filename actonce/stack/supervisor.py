@@ -269,10 +269,18 @@ class Stack:
     @property
     def entry_url(self) -> str:
         """Where the entry service is, or will be: chosen once per folder, so that callers keep their address."""
-        values = self.state.part("entry").values
+        return self._url_of("entry")
+
+    @property
+    def console_url(self) -> str:
+        """Where the console is, or will be: chosen once per folder, so that open pages come back after a restart."""
+        return self._url_of("console")
+
+    def _url_of(self, program: str) -> str:
+        values = self.state.part(program).values
         if "url" in values:
             port = int(values["url"].rsplit(":", 1)[1].strip("/"))
-            if "entry" in self._parts or is_free(port):
+            if program in self._parts or is_free(port):
                 return values["url"]
         values["url"] = f"http://{HOST}:{free_ports(1)[0]}"
         self.state.save()
@@ -284,6 +292,7 @@ class Stack:
             "ACTONCE_RUN_ID": self.run_id,
             "ACTONCE_TASK_QUEUE": self.task_queue,
             "ACTONCE_ENTRY_URL": self.entry_url,
+            "ACTONCE_CONSOLE_URL": self.console_url,
             FOLDER_VARIABLE: str(self.folder),
         }
         if "postgres" in self._wanted:

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings
 from actonce import client
 from actonce.audit import AuditSettings
 from actonce.client import base
+from actonce.console.settings import ConsoleSettings
 from actonce.entry.app import create_app
 from actonce.entry.settings import EntrySettings
 from actonce.paging import PagingSettings
@@ -22,7 +23,13 @@ FOLDER = Path(__file__).parents[3] / "docs" / "reference"
 def test_every_setting_is_named_and_every_named_one_exists() -> None:
     text = (FOLDER / "settings.md").read_text()
     named = set(re.findall(r"`(ACTONCE_[A-Z_]+)`", text))
-    models: tuple[type[BaseSettings], ...] = (AuditSettings, EntrySettings, PagingSettings, WorkerSettings)
+    models: tuple[type[BaseSettings], ...] = (
+        AuditSettings,
+        ConsoleSettings,
+        EntrySettings,
+        PagingSettings,
+        WorkerSettings,
+    )
     there = {f"{m.model_config['env_prefix']}{field.upper()}" for m in models for field in m.model_fields}
     of_the_client = {"ACTONCE_STACK_FOLDER", "ACTONCE_OPERATOR"}
     assert named - of_the_client == there

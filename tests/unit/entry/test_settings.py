@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actonce.entry.settings import EntrySettings, TaskType
+from actonce.deployment import TaskType
+from actonce.entry.settings import EntrySettings
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-from actonce.entry.starter import Run, lost_words
 from actonce.ledger.approvals import Approval
 from actonce.ledger.pages import may_commit_words
 from actonce.ledger.records import Allowed, TaskRecord
@@ -38,10 +37,21 @@ def why_queued(recorded: bool, working: str, trouble: str | None, behind: Contro
     }[working]
 
 
+def lost_words(gone: str) -> str:
+    """What people read of a task whose workflow is gone."""
+    return (
+        f"its workflow {gone}; operations it left open are reconciled by the ledger watcher. Starting the task again "
+        "by the same key continues with the same operations"
+    )
+
+
 def task_words(
-    record: TaskRecord, run: Run | None, working: str, trouble: str | None, behind: Control | None
+    record: TaskRecord, ended: str | None, working: str, trouble: str | None, behind: Control | None
 ) -> tuple[str, str, list[str]]:
-    """Return (state, why, what to do) of a task: the ledger's word, corrected by what Temporal shows."""
+    """Return (state, why, what to do) of a task: the ledger's word, corrected by what Temporal shows.
+
+    `ended`: how its workflow ended without an outcome, where somebody asked Temporal and was told so.
+    """
     task = record.task
     held = [o for o in record.operations if o.state == "held"]
     steps = [cli("show", o.operation_id) for o in held]
@@ -49,7 +59,7 @@ def task_words(
     if task.state in FINAL_STATES:
         after = "".join(f"; afterwards {o.operation_id} was held: {o.reason}" for o in held)
         return task.state, (task.detail or task.state) + after, steps
-    gone = run.gone if run is not None and task.recorded and not task.cancel_requested else None
+    gone = ended if task.recorded and not task.cancel_requested else None
     if task.reason == "orphaned" or gone:
         steps += [f"{cli('start', task.task_type, '--key', task.task_key)} --payload <the same payload>"]
     waits = sorted({h["reason"] for h in record.holds if h["operation_id"] is None and h["reason"] != "orphaned"})

@@ -1,0 +1,25 @@
+"""Settings of the console, read from the environment (prefix `ACTONCE_`)."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from actonce.deployment import DeploymentSettings
+
+
+class ConsoleSettings(DeploymentSettings):
+    """What the console needs to know."""
+
+    console_url: str | None = Field(default=None, description="where people find it; its port is used")
+    console_host: str = Field(default="127.0.0.1", description="interface to listen on")
+    console_port: int | None = Field(default=None, ge=0, le=65535, description="0: the operating system chooses")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(interface, port) to listen on: ACTONCE_CONSOLE_PORT, else the port of ACTONCE_CONSOLE_URL, else any."""
+        if self.console_port is not None:
+            return self.console_host, self.console_port
+        port = urlsplit(self.console_url).port if self.console_url else None
+        return self.console_host, port or 0

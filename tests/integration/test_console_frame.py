@@ -1,0 +1,141 @@
+"""What holds for every page of the console: headers, files, errors, who is served, and its life as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterable
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from actonce.console.headers import CSP
+from actonce.ledger.migrate import migrate
+from actonce.ledger.store import Ledger, audit
+from tests.integration.console_bench import console
+
+NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
+
+
+def addresses(app: FastAPI) -> Iterable[str]:
+    """Every address that is asked for with GET, its parts filled with something that is not there."""
+    for route in app.routes:
+        if isinstance(route, Route) and "GET" in (route.methods or ()) and route.path != "/events":
+            yield re.sub(r"\{\w+(:path)?\}", "none", route.path)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_every_answer_has_the_policy_that_runs_nothing_inline(fresh_dsn: str, there: bool) -> None:
+    """Also errors, also while the ledger does not answer."""
+    if there:
+        migrate(fresh_dsn)
+    async with console(fresh_dsn if there else NOWHERE) as (app, http):
+        seen = [await http.get(path) for path in [*addresses(app), "/nothing/there"]]
+        seen += [await http.post("/"), await http.get("/static/console.css"), await http.get("/?cursor=%00")]
+        for answer in seen:
+            assert answer.headers["content-security-policy"] == CSP, answer.url
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+            assert "unsafe" not in CSP
+            assert answer.status_code < 500 or answer.status_code == 503, (answer.url, answer.text)
+            if answer.headers["content-type"].startswith("text/html"):
+                assert answer.headers["cache-control"] == "no-store"
+                assert "<script>" not in answer.text and " style=" not in answer.text and " onclick" not in answer.text
+
+
+async def test_ledger_that_does_not_answer_is_told_on_every_page() -> None:
+    async with console(NOWHERE) as (_, http):
+        answer = await http.get("/")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert "The ledger does not answer" in answer.text and "127.0.0.1:1" not in answer.text
+
+
+async def test_empty_database_and_foreign_ledger_are_told_apart(fresh_dsn: str) -> None:
+    async with console(fresh_dsn) as (_, http):
+        assert "There is no ledger here yet" in (await http.get("/")).text
+    migrate(fresh_dsn)
+    async with console(fresh_dsn, ledger_id="00000000-0000-0000-0000-000000000000") as (_, http):
+        answer = await http.get("/")
+        assert answer.status_code == 503 and "not the ledger of this deployment" in answer.text
+
+
+async def test_files_have_their_types_and_are_kept_only_by_their_version(fresh_dsn: str) -> None:
+    migrate(fresh_dsn)
+    async with console(fresh_dsn) as (_, http):
+        page = (await http.get("/")).text
+        for name, kind in {"console.css": "text/css", "console.js": "text/javascript", "mark.svg": "image/svg"}.items():
+            address = next(a for a in page.split('"') if a.startswith(f"/static/{name}?v="))
+            kept = await http.get(address)
+            assert kept.status_code == 200 and kept.headers["content-type"].startswith(kind)
+            assert "immutable" in kept.headers["cache-control"]
+            bare = await http.get(f"/static/{name}")
+            assert bare.headers["cache-control"] == "no-cache"
+            again = await http.get(f"/static/{name}", headers={"If-None-Match": bare.headers["etag"]})
+            assert (again.status_code, again.content) == (304, b"")
+        assert (await http.get("/static/%2e%2e%2fapp.py")).status_code == 404
+        assert (await http.get("/static/none.css")).status_code == 404
+
+
+async def test_script_stays_small_and_needs_nothing_from_elsewhere(fresh_dsn: str) -> None:
+    async with console(fresh_dsn) as (_, http):
+        script = (await http.get("/static/console.js")).text
+        style = (await http.get("/static/console.css")).text
+        assert len(script.splitlines()) <= 150
+        assert "innerHTML" not in script and "eval(" not in script and "http" not in script
+        assert "@import" not in style and "http" not in style and "url(" not in style
+
+
+async def test_open_pages_hear_that_something_was_recorded_and_not_what(fresh_dsn: str) -> None:
+    """Served for real: a stream does not end, and the process ends all the same."""
+    migrate(fresh_dsn)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("ACTONCE_")} | {"ACTONCE_LEDGER_DSN": fresh_dsn}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "actonce.console"), env=env, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        ready = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
+        assert (ready["event"], ready["program"]) == ("ready", "console")
+        async with httpx.AsyncClient(base_url=ready["url"], timeout=20) as http:
+            page = await http.get("/")
+            after = page.text.split('name="pulse" content="')[1].split('"')[0]
+            async with http.stream("GET", "/events", params={"after": after}) as stream:
+                assert stream.headers["content-type"].startswith("text/event-stream")
+                assert stream.headers["content-security-policy"] == CSP
+                lines = stream.aiter_lines()
+                assert await anext(lines) == "retry: 2000"
+                await record_something(fresh_dsn)
+                told = [line async for line in take_until(lines, "data:")]
+                assert "event: change" in told and "hush" not in "".join(told)
+                process.terminate()
+                assert await asyncio.wait_for(process.wait(), 20) in (0, -signal.SIGTERM)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def record_something(dsn: str) -> None:
+    async with Ledger(dsn) as ledger, ledger.transaction() as connection:
+        await audit(connection, "test.event", None, {"hush": "hush"})
+
+
+async def take_until(lines: AsyncIterator[str], start: str) -> AsyncIterator[str]:
+    async for line in lines:
+        yield line
+        if line.startswith(start):
+            return
+
+
+async def test_only_this_machine_is_served_while_nobody_signs_in(fresh_dsn: str) -> None:
+    migrate(fresh_dsn)
+    async with console(fresh_dsn, peer="192.0.2.7") as (app, http):
+        for path in addresses(app):
+            if path != "/health" and not path.startswith("/static"):
+                assert (await http.get(path)).status_code == 403, path
