@@ -62,6 +62,7 @@ from actonce.paging import LedgerAlarm, Pager, PagingSettings, open_settings
 from actonce.settings import WorkerSettings
 from actonce.tracing import SpanQueue, interceptors
 from actonce.trail import AuditKeeper
+from actonce.version import __version__
 
 log = structlog.get_logger("worker")
 _CONNECT_AGAIN_S = 0.5
@@ -129,6 +130,7 @@ async def run(settings: WorkerSettings) -> None:
         worker = Worker(
             client,
             task_queue=settings.task_queue,
+            build_id=settings.build_id or f"actonce-{__version__}",
             workflows=workflows.ALL,
             activities=activities.all_of(system),
             max_concurrent_activities=settings.activities_max,

@@ -23,6 +23,9 @@ class WorkerSettings(BaseSettings):
     memory_deadline_s: float = Field(default=3.0, gt=0, description="one recall; below the prober's 4 s")
     deployment: str = "default"
     task_queue: str = "actonce"
+    build_id: str | None = Field(
+        default=None, description="name of this build of the workers in histories; None: actonce and its version"
+    )
     run_id: str | None = None
     world: Path | None = Field(default=None, description="JSON file of the sandbox destinations")
     credentials: Path | None = Field(default=None, description="JSON file of the lease manager and its credentials")

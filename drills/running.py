@@ -41,11 +41,14 @@ PRELOADED = (
     "actonce.destinations.sandbox",
     "actonce.destinations.probe",
     "actonce.effects.remembering",
+    "actonce.entry.app",
     "actonce.health.evaluator",
     "actonce.health.problems",
     "actonce.health.prober",
     "actonce.paging.pager",
     "actonce.trail",
+    "activities",
+    "uvicorn",
     "workflows",
 )
 WORLD_READY_S = 30.0
@@ -59,10 +62,12 @@ async def shared_parts(folder: Path, say: Say) -> AsyncIterator[Parts]:
             "TEMPORAL_ADDRESS (or a profile) names a Temporal server that is not the drills' own: it cannot be cut, "
             "and its histories cannot be kept. Unset TEMPORAL_ADDRESS, TEMPORAL_PROFILE and TEMPORAL_CONFIG_FILE."
         )
-    async with Stack.open(folder, {"postgres", "temporal", "toxiproxy"}, project=ROOT, say=say) as stack:
+    async with Stack.open(
+        folder, {"postgres", "temporal", "toxiproxy"}, project=ROOT, say=say, end_at_once=True
+    ) as stack:
         say("importing the programs once …")
-        async with open_parts(stack, ROOT, folder, PRELOADED) as parts:
-            yield parts
+        async with open_parts(stack, ROOT, folder, PRELOADED) as opened:
+            yield opened
 
 
 @dataclass(frozen=True)

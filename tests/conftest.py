@@ -26,7 +26,7 @@ settings.load_profile("untimed")
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """PostgreSQL alone, for the whole session."""
-    async with Stack.open(tmp_path_factory.mktemp("postgres"), {"postgres"}) as stack:
+    async with Stack.open(tmp_path_factory.mktemp("postgres"), {"postgres"}, end_at_once=True) as stack:
         yield stack
 
 

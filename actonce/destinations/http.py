@@ -15,7 +15,9 @@ Use a client made by `http_client`. Bodies, headers and credentials are never lo
 from __future__ import annotations
 
 import asyncio
+import functools
 import json as jsonlib
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -64,6 +66,12 @@ class Answer:
         return code if isinstance(code, str) else None
 
 
+@functools.cache
+def _trust() -> ssl.SSLContext:
+    """The certificate authorities, read once for all clients: that takes longer than most requests."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
 def http_client(*, keep_alive: bool = False, connections_max: int = 100) -> httpx.AsyncClient:
     """Return a client that does nothing on its own: no retry, no redirect, no proxy from the environment.
 
@@ -73,7 +81,9 @@ def http_client(*, keep_alive: bool = False, connections_max: int = 100) -> http
     limits = httpx.Limits(
         max_connections=connections_max, max_keepalive_connections=connections_max if keep_alive else 0
     )
-    transport = httpx.AsyncHTTPTransport(http1=True, http2=False, retries=0, limits=limits, trust_env=False)
+    transport = httpx.AsyncHTTPTransport(
+        verify=_trust(), http1=True, http2=False, retries=0, limits=limits, trust_env=False
+    )
     return httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
 
 

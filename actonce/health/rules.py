@@ -36,6 +36,7 @@ class RuleError(ActonceError):
     """A rule file that cannot be evaluated. Names the rule and what is wrong with it."""
 
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's where it is compiled in: twenty times as quick
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -233,7 +234,7 @@ def load_rules(path: Path | None = None) -> list[Rule]:
     name = str(path) if path else "the shipped rules"
     try:
         text = path.read_text() if path else resources.files("actonce.health").joinpath("rules.yaml").read_text()
-        file = _File.model_validate(yaml.safe_load(text))
+        file = _File.model_validate(yaml.load(text, _LOADER))
     except (OSError, yaml.YAMLError, ValidationError) as error:
         raise RuleError(f"{name} cannot be used as alert rules: {error}") from error
     rules = [_rule(body, name) for group in file.groups for body in group.rules]

@@ -188,11 +188,14 @@ class Part(ABC):
             f"{self.name} was not ready within {self.ready_within_s:g} s ({last}). Log {self.log} ends:\n{child.tail()}"
         )
 
-    async def stop(self) -> int | None:
-        """Clean shutdown; SIGKILL after the grace. Returns the exit status, None when it did not run."""
+    async def stop(self, *, at_once: bool = False) -> int | None:
+        """Clean shutdown; SIGKILL after the grace. Returns the exit status, None when it did not run.
+
+        `at_once`: by the signal that the kernel would send it if we died.
+        """
         if self._child is None:
             return None
-        code = await self._child.stop(self.stop_signal, self.stop_grace_s)
+        code = await self._child.stop(self.death_signal() if at_once else self.stop_signal, self.stop_grace_s)
         self._forget()
         return code
 

@@ -104,12 +104,14 @@ class Stack:
         project: Path | None = None,
         programs: list[ProgramSpec] | None = None,
         say: Say = _quiet,
+        end_at_once: bool = False,
     ) -> AsyncIterator[Self]:
+        """A running stack. `end_at_once`: as `stop(at_once=True)`, for folders that are thrown away."""
         stack = await cls.start(folder, parts, env=env, project=project, programs=programs, say=say)
         try:
             yield stack
         finally:
-            await stack.stop()
+            await stack.stop(at_once=end_at_once)
 
     async def up(self) -> None:
         """Start every wanted part in order; on any failure everything started is stopped again."""
@@ -132,15 +134,19 @@ class Stack:
             await self.stop()
             raise
 
-    async def stop(self) -> None:
-        """Stop in reverse order, programs before servers. Safe to call twice."""
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Stop in reverse order, programs before servers. Safe to call twice.
+
+        `at_once`: without the tidying that takes time, such as PostgreSQL's last checkpoint. What was committed is
+        there again after the next start, which recovers it.
+        """
         if self._state is None:
             self._lock.release()
             return
         failures = []
         for part in reversed(self._parts.values()):
             try:
-                await part.stop()
+                await part.stop(at_once=at_once)
             except StackError as error:  # go on: one stubborn part must not leave the others running
                 failures.append(str(error))
         self._parts.clear()

@@ -38,7 +38,7 @@ PRELOADED = (
     "httpx",
     "pydantic_settings",
     "structlog",
-    "apprise",
+    "actonce.testing.preloading",
     "actonce.ledger.migrate",
     "actonce.settings",
     "actonce.effects.watcher",

@@ -37,7 +37,8 @@ _run_id = f"d{secrets.token_hex(4)}"
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def drill_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """PostgreSQL, Temporal and Toxiproxy for the whole session."""
-    async with Stack.open(tmp_path_factory.mktemp("stack"), {"postgres", "temporal", "toxiproxy"}) as stack:
+    folder = tmp_path_factory.mktemp("stack")
+    async with Stack.open(folder, {"postgres", "temporal", "toxiproxy"}, end_at_once=True) as stack:
         yield stack
 
 
