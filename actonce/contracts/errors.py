@@ -32,7 +32,9 @@ ActonceError
 ├── TaskConflict             same task key, other payload
 ├── MemoryRefused            a question or a thing to remember that cannot be taken; asking again changes nothing
 ├── BacklogFull              no further task of this type is accepted now; nothing was recorded
-└── ReleaseRefused           a change of release or deadline that was decided on something older
+├── ReleaseRefused           a change of release or deadline that was decided on something older
+├── PersonRefused            a change of people or tokens that cannot be made
+└── SignInRefused            somebody may not sign in: not these words, or too often
 """
 
 from __future__ import annotations
@@ -221,3 +223,27 @@ class BacklogFull(ActonceError):
 
 class ReleaseRefused(ActonceError):
     """A change of release control or of a deadline, decided on something that has changed since."""
+
+
+class PersonRefused(ActonceError):
+    """A change of people or tokens that cannot be made.
+
+    Codes: `name`, `password`, `role`, `scope` (what is given does not do), `taken` (there is such a person),
+    `unknown` (there is none, or no such token), `last_admin`.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class SignInRefused(ActonceError):
+    """Somebody may not sign in. The words are the same whether there is such a person or not.
+
+    Codes: `wrong`, `too_many` (with `retry_after_s`), `no_role` and `taken` (of an identity provider's people).
+    """
+
+    def __init__(self, message: str, *, code: str, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after_s = retry_after_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -368,6 +369,11 @@ async def audit(
             Jsonb(body),
         ),
     )
+
+
+def digest_of(value: str) -> str:
+    """What is kept of a random value that opens something. (A password is not random enough for this.)"""
+    return hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def utc(value: datetime) -> str:
