@@ -7,8 +7,9 @@ import uuid
 from actonce.contracts.contract import Contract
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import DecisionRequest, TaskReport
+from actonce.contracts.people import Role, Scope
 from actonce.contracts.verdict import Outcome, Reason, Receipt, Verdict
-from actonce.ledger import decisions, outcomes, pages, permits, records, tasks, watch
+from actonce.ledger import decisions, outcomes, pages, people, permits, records, sessions, tasks, tokens, watch
 from actonce.ledger.permits import Intent, Owner, Permit
 from actonce.ledger.store import Ledger, Operation
 from tests.unit.effects.builders import contract as build_contract
@@ -68,3 +69,14 @@ async def work(ledger: Ledger) -> None:
     unclear = Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.NOT_VISIBLE, words="nothing seen")
     _, result = await decisions.consume(ledger, decision, unclear)
     assert result == "applied"
+    await let_in_and_out(ledger)
+
+
+async def let_in_and_out(ledger: Ledger) -> None:
+    """A person, a session and a token: begun and ended."""
+    await people.add_person(ledger, "olga", [Role.OPERATOR], password=None, by="setup")
+    _, value = await sessions.sign_in_by_provider(ledger, "https://id.example.com", "7", "ann", [Role.VIEWER])
+    await sessions.sign_out(ledger, value)
+    token, _ = await tokens.create_token(ledger, "nightly", [Scope.READ], by="setup", person="olga")
+    await tokens.revoke_token(ledger, token.token_id, by="olga")
+    await people.disable(ledger, "olga", by="ann")
