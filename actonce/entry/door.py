@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from actonce.entry.problems import problem
 
 KEY_CHARS_MAX = 200  # tenant + type + key must fit into an operation_id's parts
+YEARS = range(1970, 9999)  # a day more or less, in another time zone, is still a time
 _KEY = re.compile(r"[\x21-\x7e]+")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _TYPE = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
@@ -97,17 +98,23 @@ def deadline_of(request: Request) -> datetime | None:
     if given is None:
         return None
     try:
-        found = datetime.fromisoformat(given.strip())
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+        return moment(datetime.fromisoformat(given.strip()))
+    except ValueError as error:
         raise problem(
             400,
             "deadline-malformed",
             "The Actonce-Deadline header cannot be used",
             "Send a time with an offset, such as 2026-01-31T12:00:00Z, or leave the header out.",
-        )
-    return found
+        ) from error
+
+
+def moment(given: datetime) -> datetime:
+    """A moment that every clock and database here can hold. Raises ValueError."""
+    if given.tzinfo is None:
+        raise ValueError("a time needs an offset")
+    if given.year not in YEARS:
+        raise ValueError(f"a year between {YEARS.start} and {YEARS.stop - 1} is needed")
+    return given
 
 
 def known_type(task_type: str, known: dict[str, Any]) -> str:

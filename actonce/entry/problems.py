@@ -150,6 +150,9 @@ def install(app: FastAPI) -> None:
     )
     handler.handlers[Exception] = _unexpected  # last: the table is asked in order
     add_exception_handler(app, handler)
+    for refusal in (*handlers, Problem):
+        # By name: what is only handled as an Exception is also raised again, and logged as a fault of the service.
+        app.add_exception_handler(refusal, handler)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

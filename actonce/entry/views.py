@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from actonce.contracts.messages import DecisionRequest
+from actonce.entry.door import moment
 from actonce.entry.starter import Run
 from actonce.ledger.pages import may_commit_words
 from actonce.ledger.readings import Working
@@ -17,6 +18,8 @@ from actonce.ledger.release import Control
 from actonce.ledger.store import Operation
 from actonce.ledger.tasks import Task, TaskState
 from actonce.ledger.words import operation_next, task_words
+
+Moment = Annotated[AwareDatetime, AfterValidator(moment)]
 
 
 class Facts(BaseModel):
@@ -201,8 +204,8 @@ class CancelBody(BaseModel):
 class DeadlineBody(BaseModel):
     """Another deadline for a task, by whom and why. `expected_deadline` is the one that was seen (null: none)."""
 
-    deadline: AwareDatetime
-    expected_deadline: AwareDatetime | None
+    deadline: Moment
+    expected_deadline: Moment | None
     name: str = Field(min_length=1)
     why: str = Field(min_length=1)
 

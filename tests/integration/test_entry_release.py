@@ -183,9 +183,22 @@ async def test_deadline_is_kept_shown_and_changed_on_record(fresh_dsn: str) -> N
         assert stale.status_code == 409
 
 
-@pytest.mark.parametrize("given", ["tomorrow", "2026-01-31T12:00:00", ""])
+BEYOND = ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"]  # no year of ours, as seen from Greenwich
+
+
+@pytest.mark.parametrize("given", ["tomorrow", "2026-01-31T12:00:00", "", *BEYOND])
 async def test_deadline_that_is_no_time_is_refused_before_anything_is_recorded(fresh_dsn: str, given: str) -> None:
     async with bench(fresh_dsn, None, task_queue=QUEUE) as on:
         answer = await on.start("k", **{"Actonce-Deadline": given})
         assert answer.status_code == 400 and "with an offset" in answer.json()["detail"]
         assert await tasks.get(on.ledger, "default/single/k") is None
+
+
+@pytest.mark.parametrize("given", BEYOND)
+async def test_deadline_that_no_clock_here_can_hold_is_refused(fresh_dsn: str, given: str) -> None:
+    async with bench(fresh_dsn, None, task_queue=QUEUE) as on:
+        await nobody_works(on)
+        await on.start("k")
+        body = {"deadline": given, "expected_deadline": None, "name": "Ada", "why": "never"}
+        answer = await on.http.post("/v1/tasks/default/single/k/deadline", json=body)
+        assert answer.status_code == 422 and "a year between" in answer.json()["detail"]
