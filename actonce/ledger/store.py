@@ -7,12 +7,9 @@ that did not answer. Times are the ledger's own (`clock_timestamp()`), so that h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import math
-import os
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -32,6 +29,7 @@ from actonce.contracts import clocks
 from actonce.contracts.errors import ForeignLedger, LedgerUnavailable, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import FINAL, Event, State, next_state
+from actonce.hanging_up import hang_up
 
 LEDGER_DEADLINE_S = 4.0  # one transaction; longer than a slow fsync, shorter than a heartbeat budget of a held task
 GIVE_UP_S = 1.0  # after the deadline, for the server to end what it does; then the line is cut
@@ -45,19 +43,6 @@ class _Connection(AsyncConnection[DictRow]):
 
     async def cancel_safe(self, *, timeout: float = _CANCEL_S) -> None:
         await super().cancel_safe(timeout=min(timeout, _CANCEL_S))
-
-
-def _hang_up(lent: list[Connection]) -> None:
-    """End whatever waits on these connections: a driver that cancels or rolls back sets itself no limit.
-
-    Shut, not closed: who waits on the socket is woken and finds it ended, and the pool replaces it.
-    """
-    for connection in lent:
-        with (
-            contextlib.suppress(OSError, psycopg.OperationalError),  # it is closed already
-            socket.socket(fileno=os.dup(connection.pgconn.socket)) as line,
-        ):
-            line.shutdown(socket.SHUT_RDWR)
 
 
 _NOT_STORABLE = str.maketrans({"\x00": "\ufffd", **{chr(c): "\ufffd" for c in range(0xD800, 0xE000)}})
@@ -196,7 +181,7 @@ class Ledger:
     async def _lent(self) -> AsyncIterator[Connection]:
         """A connection of the pool; who is not done with it `GIVE_UP_S` after the deadline finds it ended."""
         lent: list[Connection] = []
-        end = asyncio.get_running_loop().call_later(self.deadline_s + GIVE_UP_S, _hang_up, lent)
+        end = asyncio.get_running_loop().call_later(self.deadline_s + GIVE_UP_S, hang_up, lent)
         try:
             async with self._pool.connection() as connection:
                 lent.append(connection)

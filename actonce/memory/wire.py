@@ -9,9 +9,6 @@ it sees its end at once. The work may have happened when its answer is lost: cal
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -19,6 +16,8 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow, dict_row
+
+from actonce.hanging_up import hang_up
 
 Link = AsyncConnection[DictRow]
 T = TypeVar("T")
@@ -79,7 +78,7 @@ class Links:
 
     def _abandon(self, task: asyncio.Task[Any], held: list[Link]) -> None:
         if held:
-            _cut(held[0])
+            hang_up(held)
         else:
             task.cancel()  # it still connects, and that can be cancelled
         self._ending.add(task)
@@ -101,13 +100,3 @@ class Links:
         await self.drop_idle()
         if self._ending:
             await asyncio.wait(set(self._ending), timeout=1.0)
-
-
-def _cut(link: Link) -> None:
-    """Shut the socket down under the driver's feet: its wait ends now, with an error."""
-    with contextlib.suppress(OSError, psycopg.Error):  # it is down already
-        twin = socket.socket(fileno=os.dup(link.fileno()))
-        try:
-            twin.shutdown(socket.SHUT_RDWR)
-        finally:
-            twin.close()
