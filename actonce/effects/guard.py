@@ -465,7 +465,7 @@ def _definite(error: ActivityError) -> FailureError:
     """The error that trying again cannot cure, if it is one; else the same error."""
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.type in FINAL_ERRORS:
-        return ApplicationError(str(cause), type=cause.type, non_retryable=True)
+        return ApplicationError(cause.message, type=cause.type, non_retryable=True)  # `str` has the type in it
     return error
 
 
