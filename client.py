@@ -1,4 +1,4 @@
-"""Command line of actonce: see `python client.py --help` and `actonce.client`."""
+"""Command line of actonce: `python -m actonce.client`, from the root of a checkout; see `actonce.client`."""
 
 from actonce.client import app
 

@@ -54,8 +54,8 @@ async def _process(cell: Cell, command: list[str], given: str, **env: str) -> Sa
 
 
 async def client(cell: Cell, *arguments: str) -> Said:
-    """`python client.py …`, in a process of its own."""
-    return await _process(cell, ["client.py", *arguments], "")
+    """`python -m actonce.client …`, in a process of its own."""
+    return await _process(cell, ["-m", "actonce.client", *arguments], "")
 
 
 async def program(cell: Cell, module: str, given: str, **env: str) -> Said:
@@ -135,7 +135,7 @@ async def decide(cell: Cell, operation_id: str, action: str, why: str) -> bool:
 
 
 async def resolve(cell: Cell, shown: dict[str, Any], action: str, name: str, why: str) -> Said:
-    """`client.py resolve` about an operation as it was shown."""
+    """`resolve` about an operation as it was shown."""
     return await client(
         cell,
         *("resolve", shown["operation_id"], "--action", action, "--name", name, "--reason", why),
@@ -178,7 +178,7 @@ def record_view(cell: Cell, name: str, body: Any, *assertions: tuple[str, bool, 
 async def user_view(cell: Cell, task_id: str, *, state: set[str]) -> dict[str, Any]:
     """What the caller is told about the task."""
     said = await client(cell, "show", task_id, "--json")
-    task: dict[str, Any] = said.json if said.code == 0 else {"state": f"client.py ended {said.code}", "why": said.err}
+    task: dict[str, Any] = said.json if said.code == 0 else {"state": f"the client ended {said.code}", "why": said.err}
     record_view(
         cell,
         "user",

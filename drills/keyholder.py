@@ -2,8 +2,8 @@
 
     python -m drills.keyholder < page.json > done.json
 
-Knows no operation, no credential and no drill: the operation is named by the page, the credentials by `client.py
-credentials`, the command lines by the procedure that the page names, and whether to go on by what the new
+Knows no operation, no credential and no drill: the operation is named by the page, the credentials by the client's
+`credentials`, the command lines by the procedure that the page names, and whether to go on by what the new
 authorisation check says. Exit status 0 when everything that the procedure says was done.
 """
 
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 import time
 from typing import Any
 
-from drills.operator import ROOT, Lost, client, commands_of
+from drills.operator import ROOT, Lost, client, commands_of, lines_of
 
 NAME = "owner of the credential"
 CHECK_S = 40.0  # a renewal tick, and fresh processes on a busy machine
@@ -24,17 +23,10 @@ CHECK_S = 40.0  # a renewal tick, and fresh processes on a busy machine
 
 def template(procedure: str, *words: str) -> list[str]:
     """The procedure's command line that begins so, split."""
-    line = next(
-        (
-            line
-            for line in procedure.splitlines()
-            if line.startswith("python client.py ") and all(w in line for w in words)
-        ),
-        None,
-    )
-    if line is None:
+    found = next((c for c in lines_of(procedure) if c[0] == words[0] and set(words) <= set(c)), None)
+    if found is None:
         raise Lost(f"the procedure has no command line with {' '.join(words)}")
-    return shlex.split(line)[2:]
+    return found
 
 
 def filled(words: list[str], values: dict[str, str]) -> list[str]:
@@ -45,7 +37,7 @@ def follow(page: dict[str, str]) -> dict[str, Any]:
     """From the page to rotated credentials and, where the procedure says so, to a recorded decision."""
     text = f"{page['title']}\n{page['text']}"
     named = re.search(r"Procedure: (docs/operations/[a-z_]+\.md)", text)
-    show = next((c for c in commands_of(text) if c[2:3] == ["show"]), None)
+    show = next((c for c in commands_of(text) if c[:1] == ["show"]), None)
     if named is None or show is None:
         raise Lost(f"the page names no procedure or no `show` command:\n{text}")
     procedure = (ROOT / named.group(1)).read_text(encoding="utf-8")
@@ -56,17 +48,17 @@ def follow(page: dict[str, str]) -> dict[str, Any]:
         values = {"CREDENTIAL": one["name"], "G": str(one["generation"]), "YOU": NAME, "WHY": f"{one['state']}"}
         client(filled(template(procedure, "rotate"), values))
         rotated.append(one["name"])
-    done: dict[str, Any] = {"operation_id": show[3], "rotated": rotated, "by": NAME, "action": "rotated"}
+    done: dict[str, Any] = {"operation_id": show[1], "rotated": rotated, "by": NAME, "action": "rotated"}
     if "--action resume" not in procedure:
         return done  # evidence ends this hold: the operation is read again by itself
-    action, record = decision(show[3])
+    action, record = decision(show[1])
     values = {
-        "OPERATION_ID": show[3],
+        "OPERATION_ID": show[1],
         "V": str(record["version"]),
         "E": str(record["epoch"]),
         "YOU": NAME,
         "WHY": "its new authorisation check passed" if action == "resume" else "its new authorisation check refused it",
-        "WHAT_YOU_SAW": "client.py credentials",
+        "WHAT_YOU_SAW": "the list of credentials",
     }
     return {**done, "action": action, "recorded": client(filled(template(procedure, "resolve", action), values))}
 

@@ -24,6 +24,7 @@ import httpx
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "operator on call"
+COMMAND = "python -m actonce.client"  # how pages and procedures begin what a person types
 
 
 class Lost(RuntimeError):
@@ -31,19 +32,29 @@ class Lost(RuntimeError):
 
 
 def commands_of(page: str) -> list[list[str]]:
-    """The client commands that a page tells."""
-    found = re.findall(r"python client\.py [^\n]+?(?=\s{3,}|\n|$)", page)
+    """What a page tells to do with the client: the arguments of each command."""
+    found = re.findall(rf"{re.escape(COMMAND)} ([^\n`]+?)(?=\s{{3,}}|`|\n|$)", page)
     return [shlex.split(line) for line in found]
+
+
+def lines_of(procedure: str) -> list[list[str]]:
+    """The arguments of each command line that a procedure has on a line of its own, with its words in capitals."""
+    lines = [line for line in procedure.splitlines() if line.startswith(f"{COMMAND} ")]
+    return [shlex.split(line.removeprefix(COMMAND)) for line in lines]
 
 
 def client(arguments: list[str]) -> Any:
     """Run the client in a process of its own and return what it prints as JSON."""
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "client.py"), *arguments, "--json"], capture_output=True, text=True, check=False
-    )
+    ran = run_client(arguments)
     if ran.returncode != 0:
-        raise Lost(f"client.py {' '.join(arguments)} ended {ran.returncode}: {ran.stderr.strip()[-500:]}")
+        raise Lost(f"{COMMAND} {shlex.join(arguments)} ended {ran.returncode}: {ran.stderr.strip()[-500:]}")
     return json.loads(ran.stdout.splitlines()[-1])
+
+
+def run_client(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Type the command as it is told, in this environment."""
+    command = [sys.executable, *shlex.split(COMMAND)[1:], *arguments, "--json"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 def seen_at_destination(operation_id: str) -> list[dict[str, Any]]:
@@ -61,19 +72,16 @@ def seen_at_destination(operation_id: str) -> list[dict[str, Any]]:
 def decide(page: dict[str, str]) -> dict[str, Any]:
     """Follow the page and its procedure to a recorded decision."""
     text = f"{page['title']}\n{page['text']}"
-    show = next((c for c in commands_of(text) if c[2:3] == ["show"]), None)
+    show = next((c for c in commands_of(text) if c[:1] == ["show"]), None)
     named = re.search(r"Procedure: (docs/operations/[a-z_]+\.md)", text)
     if show is None or named is None:
         raise Lost(f"the page names no `show` command or no procedure:\n{text}")
     procedure = (ROOT / named.group(1)).read_text(encoding="utf-8")
-    operation_id = show[3]
+    operation_id = show[1]
     record = client(["show", operation_id])["records"][0]
     rows = seen_at_destination(operation_id)
     action = "mark_committed" if rows else "permit_one_retry"
-    template = next(
-        (line for line in procedure.splitlines() if line.startswith("python client.py resolve") and action in line),
-        None,
-    )
+    template = next((c for c in lines_of(procedure) if c[:1] == ["resolve"] and action in c), None)
     if template is None:
         raise Lost(f"{named.group(1)} has no command line for {action}")
     values = {
@@ -85,7 +93,7 @@ def decide(page: dict[str, str]) -> dict[str, Any]:
         "WHAT_YOU_SAW": f"dashboard: {[row['id'] for row in rows] or 'nothing under our marker'}",
         "OBJECT_ID": rows[0]["id"] if rows else "",
     }
-    arguments = [values.get(word, word) for word in shlex.split(template)[2:]]
+    arguments = [values.get(word, word) for word in template]
     recorded = client(arguments)
     return {"operation_id": operation_id, "action": action, "arguments": arguments, "recorded": recorded, "by": NAME}
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from drills.operator import ROOT, Lost, commands_of
+from drills.operator import ROOT, Lost, commands_of, run_client
 
 _OURS = re.compile(r"audit-\d+\.jsonl")
 
@@ -27,15 +26,13 @@ def follow(page: dict[str, str]) -> dict[str, Any]:
     """Do what the page and its procedure say."""
     text = f"{page['title']}\n{page['text']}"
     named = re.search(r"Procedure: (docs/operations/[a-z_]+\.md)", text)
-    looks = [command for command in commands_of(text) if command[2:3] == ["dependencies"]]
+    looks = [command for command in commands_of(text) if command[:1] == ["dependencies"]]
     if named is None or not looks:
         raise Lost(f"the page names no procedure or no command to look with:\n{text}")
     procedure = (ROOT / named.group(1)).read_text(encoding="utf-8")
     if "room" not in procedure:
         raise Lost(f"{named.group(1)} does not say what to do about a full disk")
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "client.py"), *looks[0][2:], "--json"], capture_output=True, text=True, check=False
-    )
+    ran = run_client(looks[0])
     return {
         "procedure": named.group(1),
         "looked": (ran.stdout or ran.stderr)[-4000:],

@@ -366,7 +366,7 @@ def record_state(cell: Cell, plan: PlannedCell, row: Row | None) -> None:
             },
             {
                 "name": "the page names the operation and the next command",
-                "ok": all(plan.operation_id in page.text and "client.py" in page.text for page in pages),
+                "ok": all(plan.operation_id in page.text and "python -m actonce.client" in page.text for page in pages),
                 "detail": "; ".join(page.title for page in pages) or "no page",
             },
         ],

@@ -1,7 +1,7 @@
 """The command line of callers and operators. Talks to the entry service and to nothing else; imports nothing of ours.
 
-One module for each group of commands; `base` has what they share. `client.py` runs it from a checkout,
-`python -m actonce.client` from anywhere.
+One module for each group of commands; `base` has what they share. `python -m actonce.client` runs it wherever the
+package is installed; `client.py` is the same from the root of a checkout.
 """
 
 from actonce.client import access, approving, operating, releasing, tasks

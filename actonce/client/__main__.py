@@ -1,4 +1,4 @@
-"""`python -m actonce.client`: the same command line where there is no checkout with a `client.py`."""
+"""`python -m actonce.client`."""
 
 from actonce.client import app
 

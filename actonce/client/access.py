@@ -72,7 +72,7 @@ def _change_credential(
     if as_json:
         return dump(found)
     out.print(f"{escape(found['name'])} is {found['state']}, generation {found['generation']}, by {escape(name)}")
-    out.print("processes notice within a renewal tick; see: python client.py credentials")
+    out.print("processes notice within a renewal tick; see: python -m actonce.client credentials")
     return None
 
 

@@ -40,7 +40,7 @@ class Failure(typer.Exit):
     """Say what went wrong on standard error and leave with a status."""
 
     def __init__(self, status: int, text: str) -> None:
-        err.print(f"[red]client.py:[/red] {escape(text)}")
+        err.print(f"[red]actonce.client:[/red] {escape(text)}")
         super().__init__(status)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from temporalio.client import Client
 
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.reasons import policy
 from actonce.contracts.verdict import Reason
 from actonce.ledger import pages
@@ -74,7 +75,7 @@ def _body(workflow_id: str, reported: str) -> str:
     return (
         f"Task {workflow_id} does not move: its workers fail its workflow task ({reported}). {row.meaning}.\n"
         "Its operations are readable and reconciled all the same; nothing is sent twice, whatever you deploy.\n"
-        f"Do: python client.py show {workflow_id}\n"
+        f"Do: {CLIENT} show {workflow_id}\n"
         f"It goes on when {row.resumes_when}.\n"
         f"Owner: {row.owner}. Procedure: {row.procedure}"
     )

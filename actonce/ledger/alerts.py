@@ -12,6 +12,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.reasons import policy
 from actonce.contracts.verdict import Reason
 from actonce.ledger import pages
@@ -98,7 +99,7 @@ def _page(seen: Seen) -> str:
     row = policy(seen.reason)
     return (
         f"{seen.description}\n"
-        "Do: python client.py alerts   then   python client.py dependencies\n"
+        f"Do: {CLIENT} alerts   then   {CLIENT} dependencies\n"
         f"It closes by itself when this is no longer seen. It is over when {row.resumes_when}.\n"
         f"Owner: {row.owner}. Procedure: {row.procedure}"
     )

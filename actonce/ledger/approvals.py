@@ -15,6 +15,7 @@ from typing import Any, Literal, LiteralString
 from psycopg.types.json import Jsonb
 
 from actonce.contracts.approval import ApprovalAct, ApprovalRenewal, ApprovalVote, Proposal, approval_id_of
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.errors import ApprovalRefused
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import FINAL
@@ -177,8 +178,8 @@ async def ask(connection: Connection, key: OperationKey, task_id: str, step: str
         title=f"{asked.action} at {asked.destination} waits for approval",
         body=f"Step {step} of task {task_id} asks to do {asked.action} at {asked.destination} (asked by "
         f"{asked.requested_by}). Nothing is sent before it is approved (by {asked.approvers_needed}), and never after "
-        f"{utc(asked.expires_at)}.\nDo: python client.py approvals {approval_id}   then   "
-        f"python client.py approve {approval_id} --digest {asked.digest} …   or   python client.py reject …\n"
+        f"{utc(asked.expires_at)}.\nDo: {CLIENT} approvals {approval_id}   then   "
+        f"{CLIENT} approve {approval_id} --digest {asked.digest} …   or   {CLIENT} reject …\n"
         "Procedure: docs/operations/approval_pending.md",
         task_id=task_id,
     )
@@ -224,7 +225,7 @@ def _refusal(approval: Approval, decision: Decision, given: ApprovalVote, mine: 
         )
     if approval.state == "expired":
         words = f"{name} expired at {utc(approval.expires_at)}; your click is on record and changes nothing"
-        return ApprovalRefused(f"{words}; ask for a new one with `client.py renew {name}`", code="expired")
+        return ApprovalRefused(f"{words}; ask for a new one with `{CLIENT} renew {name}`", code="expired")
     if approval.state in ("approved", "consumed", "rejected"):
         assert approval.decided_by is not None and approval.decided_at is not None
         kind = "rejected" if approval.state == "rejected" else "approved"
@@ -423,7 +424,7 @@ async def _expire(connection: Connection, approval: Approval) -> None:
         body=f"Approval {approval.approval_id} of step {approval.step} of task {approval.task_id} expired at "
         f"{utc(approval.expires_at)} ({words}). Nothing is sent on it. Its operation {approval.operation_id} is held "
         "as soon as its task goes on; the page of that hold takes this one's place.\n"
-        f"Do: python client.py show {approval.task_id}\nProcedure: docs/operations/approval_expired.md",
+        f"Do: {CLIENT} show {approval.task_id}\nProcedure: docs/operations/approval_expired.md",
         task_id=approval.task_id,
     )
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from actonce.contracts.approval import Proposal, Unresolved, terms_of
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.contract import Contract
 from actonce.contracts.credential import Lease, NoLease
 from actonce.contracts.verdict import Reason
@@ -94,7 +95,7 @@ async def _refused(connection: Connection, approval: Approval, proposal: Proposa
     if approval.state in ("approved", "consumed") and approval.digest != proposal.digest:
         why = f"approved was {approval.digest}, what would run is {proposal.digest}"
         await approvals.end(connection, approval, "changed", approvals.BY_THE_TASK, why, proposal)
-        return Refusal(Reason.APPROVAL_CHANGED, f"{name}: {why}; `client.py approvals {name}` shows the difference")
+        return Refusal(Reason.APPROVAL_CHANGED, f"{name}: {why}; `{CLIENT} approvals {name}` shows the difference")
     if approval.state in ("changed", "superseded"):
         return Refusal(Reason.APPROVAL_CHANGED, f"{name} was {approval.state}: {approval.ended_why}")
     if not approval.in_force:
@@ -121,7 +122,7 @@ async def unmet(connection: Connection, operation: Operation) -> str | None:
     if operation.reason in _APPROVAL:
         approval = await approvals.latest(connection, operation.key)
         if approval is not None and not approval.in_force:  # none at all: the next permit asks people first
-            again = "decide it" if approval.state == "pending" else f"`client.py renew {approval.approval_id}` first"
+            again = "decide it" if approval.state == "pending" else f"`{CLIENT} renew {approval.approval_id}` first"
             return f"its approval {approval.approval_id} is {approval.state}; {again}"
     return await leases.unmet(connection, operation)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.contract import Contract
 from actonce.contracts.credential import AccessPolicy, Authorisation, CredentialState, Lease, NoLease, authorise
 from actonce.contracts.errors import AccessRefused
@@ -226,15 +227,15 @@ async def unmet(connection: Connection, operation: Operation) -> str | None:
         return None  # its contract leases nothing any more
     if held["state"] != "active":
         return (
-            f"{held['name']} is {held['state']} ({held['why']}); rotate it first: python client.py credentials, then "
-            f"python client.py rotate {held['name']} …"
+            f"{held['name']} is {held['state']} ({held['why']}); rotate it first: {CLIENT} credentials, then "
+            f"{CLIENT} rotate {held['name']} …"
         )
     made = await one(connection, _CHECKS, {**names, **held, "reason": operation.reason})
     if made is None:
         return (
             f"no new authorisation check was made for {held['name']} since it was held; one is made within a renewal "
-            "tick after a rotation or after a new access policy, if the lease manager gives a lease: see python "
-            "client.py credentials"
+            "tick after a rotation or after a new access policy, if the lease manager gives a lease: see "
+            f"{CLIENT} credentials"
         )
     if not made["allowed"]:
         return f"the new authorisation check refused it: {made['words']}; end it with mark_absent, or change the policy"
@@ -454,9 +455,7 @@ async def revoke(ledger: Ledger, credential: str, expected_generation: int, name
 async def _locked(connection: Connection, credential: str) -> Row:
     row = await one(connection, "SELECT * FROM actonce.credential WHERE name = %s FOR UPDATE", (credential,))
     if row is None:
-        raise AccessRefused(
-            f"no credential {credential!r} is known here; see python client.py credentials", code="unknown"
-        )
+        raise AccessRefused(f"no credential {credential!r} is known here; see {CLIENT} credentials", code="unknown")
     return dict(row)
 
 

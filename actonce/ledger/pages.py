@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import LiteralString
 
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.reasons import Severity, policy
@@ -87,7 +88,7 @@ async def hold_task(connection: Connection, task_id: str, step: str, reason: Rea
         title=f"task {task_id} is held at {step}: {reason.value}",
         body=f"Task {task_id} is held at step {step}: {reason.value}. {words}\n"
         f"It resumes by itself when {policy(reason).resumes_when}.\n"
-        f"Do: python client.py dependencies   then   python client.py list --state held\n"
+        f"Do: {CLIENT} dependencies   then   {CLIENT} list --state held\n"
         f"Procedure: {policy(reason).procedure}",
         task_id=task_id,
     )
@@ -170,7 +171,7 @@ def _body(held: Operation, reason: Reason, words: str) -> str:
         f"Operation {held.operation_id} ({held.action} at {held.destination}, step {held.step} of task {held.task_id}) "
         f"is held: {reason.value}. {words}\n"
         f"The effect {may_commit_words(held)}. Nothing is sent again until this is resolved.\n"
-        f"Do: python client.py show {held.operation_id}   then   python client.py resolve {held.operation_id} "
+        f"Do: {CLIENT} show {held.operation_id}   then   {CLIENT} resolve {held.operation_id} "
         f"--expected-version {held.version} --expected-epoch {held.epoch} …\n"
         f"Permitted: {', '.join(row.actions)}. It resumes when {row.resumes_when}.\n"
         f"Owner: {row.owner}. Procedure: {row.procedure}"
@@ -268,7 +269,7 @@ async def report_conflict(ledger: Ledger, key: OperationKey, task_id: str, words
             reason=Reason.PAYLOAD_CONFLICT.value,
             title=f"{key.action} at {key.destination} was refused: {words}",
             body=f"Operation {key.operation_id} of task {task_id} was refused before any call: {words}.\n"
-            "Nothing was sent. Compare both with `python client.py show`, then start a new task or iteration.\n"
+            f"Nothing was sent. Compare both with `{CLIENT} show`, then start a new task or iteration.\n"
             "Procedure: docs/operations/payload_conflict.md",
             task_id=task_id,
         )

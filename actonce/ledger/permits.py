@@ -17,6 +17,7 @@ from psycopg.types.json import Jsonb
 
 from actonce.contracts import bounds
 from actonce.contracts.approval import Proposal, Unresolved
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.contract import Contract
 from actonce.contracts.credential import Lease, NoLease
 from actonce.contracts.errors import IntentConflict, PayloadError, SendFenced
@@ -142,7 +143,7 @@ async def take_permit(
         await pages.report_conflict(ledger, intent.key, intent.task_id, f"natural key {intent.natural_key!r} is taken")
         raise IntentConflict(
             f"{intent.key}: the natural effect key {intent.natural_key!r} belongs to another operation of this tenant; "
-            "nothing was sent; look it up with `client.py list --natural-key` before deciding anew"
+            f"nothing was sent; look it up with `{CLIENT} list --natural-key` before deciding anew"
         ) from error
     except _NOT_KEPT as error:
         raise PayloadError(

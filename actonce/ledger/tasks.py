@@ -9,6 +9,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg.types.json import Jsonb
 
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.errors import BacklogFull, LedgerError, StillOpen, TaskConflict
 from actonce.contracts.lifecycle import FINAL, State
 from actonce.contracts.messages import TaskReport
@@ -130,7 +131,7 @@ async def _check_backlog(connection: Connection, task_type: str, backlog_max: in
     if row["n"] > backlog_max:  # this one is counted
         raise BacklogFull(
             f"{backlog_max} tasks of type {task_type} wait already and no more are accepted; nothing was recorded: "
-            "send the same request with the same key again later. Operators: python client.py release",
+            f"send the same request with the same key again later. Operators: {CLIENT} release",
             retry_after_s=30,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from actonce.contracts.commands import CLIENT
 from actonce.ledger.approvals import Approval
 from actonce.ledger.pages import may_commit_words
 from actonce.ledger.records import Allowed, TaskRecord
@@ -15,7 +16,7 @@ FINAL_STATES = {"complete", "failed", "cancelled"}
 
 def cli(*words: str) -> str:
     """A command line of the client."""
-    return shlex.join(["python", "client.py", *words])
+    return f"{CLIENT} {shlex.join(words)}"
 
 
 def _brief(trouble: str | None) -> str:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.errors import LedgerUnavailable
 from actonce.contracts.reasons import policy
 from actonce.contracts.verdict import Reason
@@ -85,7 +86,7 @@ class LedgerAlarm:
             "Nothing is sent while this lasts: every task waits, and new ones are refused. What was sent before is "
             "reconciled when it is back; nobody has to do anything about single tasks.\n"
             f"It resumes when {row.resumes_when}. This page repeats until then and cannot be acknowledged.\n"
-            f"Do: python client.py dependencies\n"
+            f"Do: {CLIENT} dependencies\n"
             f"Owner: {row.owner}. Procedure: {row.procedure}"
         )
         facts = {"incident": INCIDENT, "reason": row.reason.value, "severity": row.severity}

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 import structlog
 
+from actonce.contracts.commands import CLIENT
 from actonce.paging.channels import OK, Channel, Message, give, open_channels, too_slow
 from actonce.paging.settings import PagingSettings
 
@@ -152,7 +153,7 @@ class Pager:
             lines.append("It has been resolved in the meantime; nothing is left to do.")
         elif page["everywhere"] and page.get("sent_at") is not None:
             lines.append("Nobody has acknowledged this yet.")
-        lines.append(f"Seen it? python client.py ack {page['page_id']} --name YOU")
+        lines.append(f"Seen it? {CLIENT} ack {page['page_id']} --name YOU")
         if self.settings.entry_url:
             lines.append(f"Entry service: {self.settings.entry_url} (ACTONCE_ENTRY_URL)")
         facts = {name: page.get(name) for name in ("incident", "reason", "operation_id", "task_id", "severity")}

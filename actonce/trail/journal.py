@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actonce.contracts.audit import End, Finding, Sealed
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.reasons import Severity, policy
 from actonce.contracts.verdict import Reason
 from actonce.ledger import audit_chain, pages, watch
@@ -84,7 +85,7 @@ async def report_lag(ledger: Ledger, sink: str, *, warn_s: float, page_s: float,
                 severity=severity,
                 title=f"audit events wait to be shipped to {sink}",
                 body=f"{words}.\nNone is lost: they are in the ledger and are shipped when {row.resumes_when}.\n"
-                f"Do: python client.py dependencies   then repair the sink.\n"
+                f"Do: {CLIENT} dependencies   then repair the sink.\n"
                 f"Owner: {row.owner}. Procedure: {row.procedure}",
             )
     await watch.set_dependency(

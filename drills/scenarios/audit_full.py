@@ -76,7 +76,7 @@ class _Audited(Script):
             "alerts",
             [{"title": page.title, "text": page.text} for page in pages],
             (f"a person is called about {reason}", bool(about), f"{len(pages)} pages"),
-            ("the page names the next command", all("client.py" in page.text for page in about), ""),
+            ("the page names the next command", all("python -m actonce.client" in page.text for page in about), ""),
         )
 
     async def dependency(self, name: str, states: set[str], words: str = "") -> None:

@@ -126,7 +126,7 @@ class _Expired(Script):
             ("nothing of it was seen on the wire", sent == 0, f"{sent} sends"),
         )
         pages = [p for p in self.cell.run.sink.of(self.cell.channel) if self.operation_id in f"{p.title} {p.text}"]
-        named = [p for p in pages if f"{reason}.md" in p.text and "client.py" in p.text]
+        named = [p for p in pages if f"{reason}.md" in p.text and "python -m actonce.client" in p.text]
         self.view(
             "alerts",
             [{"title": p.title, "text": p.text} for p in pages],

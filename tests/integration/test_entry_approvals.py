@@ -49,7 +49,9 @@ async def test_what_would_run_is_shown_with_its_digest_and_the_ledgers_deadline(
             assert 590 < view["seconds_left"] <= 600
         task = await on.show(TASK)
         assert task["state"] == "waiting_for_approval" and approval.approval_id in task["why"]
-        assert any("client.py approve" in step and approval.digest in step for step in task["what_to_do"])
+        assert any(
+            "python -m actonce.client approve" in step and approval.digest in step for step in task["what_to_do"]
+        )
         assert (await on.http.get("/v1/approvals", params={"state": "approved"})).json() == []
         unknown = await on.http.get("/v1/approvals/ap1_nothing")
         assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_approval")
@@ -125,7 +127,7 @@ async def test_page_alone_leads_an_approver_to_the_decision(fresh_dsn: str) -> N
         approval = await proposed(on)
         (page,) = (await client("pages", "--json", "--entry", url)).json
         assert page["severity"] == "warning" and page["reason"] == "approval_pending"
-        approval_id = page["body"].split("client.py approvals ")[1].split()[0]
+        approval_id = page["body"].split("python -m actonce.client approvals ")[1].split()[0]
         shown = await client("approvals", approval_id, "--entry", url)
         assert shown.status == 0 and '"amount_minor": 100' in shown.out and "sha256:aa" in shown.out
         digest = shown.out.split("digest: ")[1].split()[0]

@@ -1,4 +1,4 @@
-"""`client.py` as a person uses it: a fresh process that knows only what a page or the entry told it."""
+"""The client as a person uses it: a fresh process that knows only what a page or the entry told it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.messages import TaskReport
 from actonce.health import LedgerPages
 from actonce.ledger import tasks
@@ -41,11 +42,11 @@ class Said:
 
 
 async def client(*words: str, cwd: Path = ROOT, **env: str) -> Said:
-    """Run `client.py` in a process of its own, with nothing of ours in its environment but `env`."""
+    """Type what pages tell, in a process of its own, with nothing of ours in its environment but `env`."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("ACTONCE_", "TEMPORAL_"))}
-    process = await create_subprocess_exec(
-        sys.executable, str(ROOT / "client.py"), *words, env={**clean, **env}, cwd=cwd, stdout=PIPE, stderr=PIPE
-    )
+    here = {"PYTHONPATH": str(ROOT)}  # this tree's package is the installed one, also for whoever stands elsewhere
+    command = [sys.executable, *shlex.split(CLIENT)[1:], *words]
+    process = await create_subprocess_exec(*command, env={**clean, **here, **env}, cwd=cwd, stdout=PIPE, stderr=PIPE)
     out, err = await process.communicate()
     assert process.returncode is not None
     return Said(process.returncode, out.decode(), err.decode())
@@ -84,17 +85,17 @@ async def test_page_alone_leads_a_person_to_the_decision(fresh_dsn: str, tmp_pat
         text = json.loads(file.read_text())["message"]
 
         entry_url = re.findall(r"Entry service: (\S+)", text)[0]
-        show = shlex.split(re.findall(r"python client\.py (show \S+)", text)[0])
+        show = shlex.split(re.findall(rf"{CLIENT} (show \S+)", text)[0])
         shown = await client(*show, ACTONCE_ENTRY_URL=entry_url)
         assert shown.status == 0 and "not_visible" in shown.out
         assert (ROOT / re.findall(r"docs/operations/\S+\.md", text)[0]).exists()
 
-        retry = shlex.split(re.findall(r"python client\.py (resolve \S+ [^…]*)…", text)[0])
+        retry = shlex.split(re.findall(rf"{CLIENT} (resolve \S+ [^…]*)…", text)[0])
         who = ("--name", "Ada", "--reason", "asked the bank", "--evidence", "statement 4")
         early = await client(*retry, "--action", "permit_one_retry", *who, ACTONCE_ENTRY_URL=entry_url)
         assert early.status == 3 and "too_early" in early.err and "may still happen until" in early.err
 
-        command = re.findall(r"do: python client\.py (resolve .*--action mark_committed.*)", shown.out)[0]
+        command = re.findall(rf"do: {CLIENT} (resolve .*--action mark_committed.*)", shown.out)[0]
         filled = command.replace("OBJECT_ID", "re_1").replace("YOU", "Ada")
         decided = await client(*shlex.split(filled), ACTONCE_ENTRY_URL=entry_url)
         assert decided.status == 0, decided.err
@@ -110,7 +111,7 @@ async def test_follow_stops_at_a_hold_and_says_what_to_do(fresh_dsn: str) -> Non
         await on.start("h-1")
         operation = await on.held("default/single/h-1", contract(bounded=True))
         held = await client("follow", "default/single/h-1", "--entry", url)
-        assert held.status == 5 and f"do: python client.py show {operation.operation_id}" in held.out
+        assert held.status == 5 and f"do: python -m actonce.client show {operation.operation_id}" in held.out
         patient = await client("follow", "default/single/h-1", "--past-holds", "--timeout-s", "0.5", "--entry", url)
         assert patient.status == 6 and "still held" in patient.err
         cancelled = await client("cancel", "default/single/h-1", "--entry", url)

@@ -74,7 +74,7 @@ async def test_a_revoked_credential_says_what_to_do_and_has_no_lease_left(fresh_
         broker, _ = await leased(on)
         revoked = await change(on, "revocations", 1)
         assert revoked.json()["state"] == "revoked"
-        assert any("client.py rotate" in step for step in revoked.json()["what_to_do"])
+        assert any("python -m actonce.client rotate" in step for step in revoked.json()["what_to_do"])
         (one,) = (await on.http.get("/v1/credentials")).json()
         assert one["leases"] == []
         await broker.close()

@@ -181,7 +181,7 @@ async def test_held_task_says_why_and_the_commands_of_the_next_step(fresh_dsn: s
         operation = await on.held(TASK, contract(bounded=True))
         task = await on.show(TASK)
         assert (task["state"], task["reason"]) == ("held", "not_visible")
-        assert f"python client.py show {operation.operation_id}" in task["what_to_do"]
+        assert f"python -m actonce.client show {operation.operation_id}" in task["what_to_do"]
         assert "procedure: docs/operations/not_visible.md" in task["what_to_do"]
         shown = task["operations"][0]
         assert shown["facts"]["issued"] and not shown["facts"]["committed"] and not shown["facts"]["acknowledged"]

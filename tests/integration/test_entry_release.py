@@ -98,7 +98,7 @@ async def test_pause_keeps_everything_and_says_who_paused_and_why(servers: Stack
         assert (await change(on, 1, paused=True)).json()["paused"] is True
         shown = (await on.start("k")).json()
         assert "paused by Ada: after the repair" in shown["why"]
-        assert "python client.py release" in shown["what_to_do"]
+        assert "python -m actonce.client release" in shown["what_to_do"]
         await on.starter.start_accepted()
         assert await released(on) == []
         assert (await change(on, 2, paused=False)).status_code == 200

@@ -157,7 +157,9 @@ async def test_a_task_whose_workflow_is_gone_is_held_in_the_list_and_paged_once(
         (page,) = (await on.http.get("/v1/pages")).json()
         assert (page["reason"], page["task_id"], page["operation_id"]) == ("orphaned", task_id, None)
         assert (page["seen_again"], page["closed_at"]) == (0, None)
-        assert (await on.show(task_id))["what_to_do"][-1].startswith("python client.py start single --key gone-")
+        assert (await on.show(task_id))["what_to_do"][-1].startswith(
+            "python -m actonce.client start single --key gone-"
+        )
         assert (await on.start(f"gone-{purged}")).status_code == 202
         assert await listed(on, task_id) == ("queued", None)
         assert await on.starter.look_for_workflows() == 0

@@ -6,6 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from actonce.client import app
+from actonce.contracts.commands import CLIENT
+from drills import operator
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.md")])
@@ -42,6 +47,20 @@ def test_make_targets_in_the_documents_exist() -> None:
         for t in re.findall(r"(?:`|^    |^)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert named and named <= targets
+
+
+def test_every_page_tells_the_client_by_the_command_that_exists_everywhere() -> None:
+    """`client.py` is a file of a checkout: where the package is installed, nobody could type it."""
+    assert CLIENT == operator.COMMAND == "python -m actonce.client"
+    known = set(getattr(get_command(app), "commands", ()))
+    assert known > {"show", "resolve", "dependencies"}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert "python client.py" not in text, page
+        told = re.findall(rf"{re.escape(CLIENT)} ([a-z-]+)", text)
+        assert set(told) <= known, page
+    for file in (ROOT / "actonce").rglob("*.py"):
+        assert "python client.py" not in file.read_text(encoding="utf-8"), file
 
 
 def test_every_rule_and_section_that_code_cites_is_explained() -> None:

@@ -61,7 +61,7 @@ async def press(bench: Bench, system: System, action: str, name: str = "1") -> s
             "action": action,
             "name": "olga",
             "reason": "rotated",
-            "evidence": "client.py credentials",
+            "evidence": "the list of credentials",
             "expected_epoch": row["epoch"],
             "expected_version": row["version"],
         }

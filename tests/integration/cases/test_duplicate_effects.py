@@ -33,9 +33,9 @@ AGAIN = "tests/workflows/again_worker.py"
 
 
 async def client(bench: Bench, entry_url: str, *args: str) -> tuple[int, list[Any]]:
-    """Run client.py in a process of its own. Return its exit status and what it printed."""
+    """Run the client in a process of its own. Return its exit status and what it printed."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "client.py", *args, "--json"),
+        *(sys.executable, "-m", "actonce.client", *args, "--json"),
         env={**os.environ, "ACTONCE_ENTRY_URL": entry_url},
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,

@@ -123,9 +123,9 @@ def test_the_first_processes_that_get_to_a_point_stand_and_say_where(
 @pytest.mark.parametrize(
     ("code", "err", "refused"),
     [
-        (1, "client.py: The decision was refused: … wait (code too_early)", True),
-        (1, "client.py: The decision was refused: … read it again (code stale)", False),
-        (4, "client.py: the entry does not answer", False),
+        (1, "actonce.client: The decision was refused: … wait (code too_early)", True),
+        (1, "actonce.client: The decision was refused: … read it again (code stale)", False),
+        (4, "actonce.client: the entry does not answer", False),
         (0, "", False),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from actonce import client
+from actonce.contracts.commands import CLIENT
 from actonce.contracts.reasons import policy
 from actonce.contracts.verdict import MORE_THAN_ASKED, Reason
 
@@ -50,7 +51,7 @@ def test_reason_has_a_procedure_with_every_heading_filled(reason: Reason) -> Non
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.md")), ids=lambda f: f.stem)
 def test_every_command_in_it_exists_with_its_options(file: Path) -> None:
     options = known_options()
-    lines = re.findall(r"python client\.py ([^`\n]+)", file.read_text())
+    lines = re.findall(rf"{CLIENT} ([^`\n]+)", file.read_text())
     assert lines, f"{file.name} names no command"
     for line in lines:
         command, *rest = shlex.split(line.rstrip("."))

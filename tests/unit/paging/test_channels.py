@@ -15,7 +15,7 @@ from actonce.testing.sink import Sink
 # Apprise's own import, on Python 3.11 and 3.12.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 
-MESSAGE = Message(7, "refund is held", "Do: python client.py show op1_x", {"reason": "not_visible"})
+MESSAGE = Message(7, "refund is held", "Do: python -m actonce.client show op1_x", {"reason": "not_visible"})
 
 
 async def test_page_reaches_an_http_channel_whole() -> None:

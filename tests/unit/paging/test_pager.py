@@ -128,7 +128,7 @@ async def test_channel_that_was_never_used_is_not_said_to_be_up() -> None:
 async def test_page_tells_how_to_acknowledge_it_and_where_the_entry_is() -> None:
     box, good = Box([page(4)]), Tongue("good")
     await Pager(box, QUICK, [good]).deliver_once()
-    assert "python client.py ack 4 --name YOU" in good.got[0].body
+    assert "python -m actonce.client ack 4 --name YOU" in good.got[0].body
     assert "http://entry" in good.got[0].body
 
 
