@@ -74,6 +74,7 @@ class OperatorDecides(Special):
         """After the hold and its page: the five views, the decision, and the same decision again."""
         row = await self.row(operation_id, lambda row: row["state"] == "held", "held", OUTCOME_S)
         await doors.user_view(self.cell, row["task_id"], state={"held"})
+        await doors.alerts_view(self.cell, operation_id, paged=True)
         await doors.dependencies_view(self.cell)
         # When a person gets there, the destination's own list can be read again, if by nobody else yet.
         await self.cell.run.world.configure(self.cell.account, "payments", routes={"list": "healthy"})
@@ -88,6 +89,7 @@ class OperatorDecides(Special):
             ("deciding twice is refused", doors.refused_as(again, *DECIDED), again.err.strip()[-200:]),
         )
         await self.row(operation_id, lambda row: row["state"] in FINAL, "settled by the decision", OUTCOME_S)
+        await doors.alerts_view(self.cell, operation_id, paged=False)
 
 
 class OperatorConfirms(OperatorDecides):

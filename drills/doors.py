@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from actonce.evidence.writer import utc_now
+from actonce.testing.sink import Paged
 from actonce.testing.site import Invalid
 from drills.rig import ROOT, Cell
 
@@ -191,6 +193,32 @@ async def user_view(cell: Cell, task_id: str, *, state: set[str]) -> dict[str, A
         ("it says why", bool(task.get("why")), str(task.get("why"))[:200]),
     )
     return task
+
+
+def names_procedure(page: Paged) -> bool:
+    """Does the page name a procedure that is there, and of the reason for which something is held, if that is it?"""
+    named = re.search(r"Procedure: (docs/operations/([a-z_]+)\.md)", page.text)
+    held_for = re.search(r"is held: ([a-z_]+)", page.title)
+    if named is None or not (ROOT / named.group(1)).is_file():
+        return False
+    return held_for is None or held_for.group(1) == named.group(2)
+
+
+async def alerts_view(cell: Cell, operation_id: str, *, paged: bool) -> None:
+    """What whoever is on call finds open: the page about this operation, or none any more."""
+    said = await client(cell, "pages", "--json")
+    listed = said.json if said.code == 0 else []
+    found = [page for page in listed if operation_id in f"{page['title']} {page['body']}"]
+    record_view(
+        cell,
+        "alerts",
+        {"open": found, "err": said.err[-400:]},
+        (
+            "its page is open" if paged else "its page is closed with it",
+            said.code == 0 and bool(found) == paged,
+            f"{len(found)} open pages about {operation_id}",
+        ),
+    )
 
 
 async def dependencies_view(cell: Cell) -> None:

@@ -144,6 +144,7 @@ class WorkersStopped(Special):
         task_id = row["task_id"]
         followed = await doors.client(self.cell, "follow", task_id, "--timeout-s", "100", "--json")
         await doors.user_view(self.cell, task_id, state={"complete"})
+        await doors.alerts_view(self.cell, operation_id, paged=False)
         await doors.dependencies_view(self.cell)
         decisions = await self.cell.ledger.rows("decision")
         pages = self.cell.run.sink.of(self.cell.channel)

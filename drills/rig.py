@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -34,6 +35,7 @@ from drills.world.client import World
 
 ROOT = Path(__file__).resolve().parent.parent
 PURPOSES = ("write", "beacon", "cancel", "probe", "by_id", "list", "search", "log")
+STARTING_MAX = max(2, os.cpu_count() or 1)  # cells whose programs start at once: many would starve those that run
 PAGE_GRACE_S = 8.0  # the sandbox's 3 s are for a quiet machine; a beacon and two readings must fit in
 READS = ("by_id", "list", "search", "log")
 
@@ -53,6 +55,7 @@ class Run:
     cells: dict[str, str] = field(default_factory=dict)  # account -> cell
     channels: dict[str, str] = field(default_factory=dict)  # channel of the page sink -> cell
     places: dict[str, str] = field(default_factory=dict)  # operation or task -> cell, where cells share an account
+    starting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTING_MAX))
 
     def place(self, operation_id: str | None, task_id: str | None) -> str | None:
         """The cell of an operation or task, where that is known by name."""
@@ -145,6 +148,10 @@ class Cell(Site):
             self.memory_dsn = await self._make_memory()
         await self._make_paths()
         self._env = {**self._environment(), **more}
+        async with self.run.starting:
+            await self._start_programs()
+
+    async def _start_programs(self) -> None:
         for number in range(self.spec.workers):
             self.workers.append(await self.start_program(f"worker-{number + 1}", *self.spec.worker))
         if self.spec.watch:

@@ -369,6 +369,11 @@ def record_state(cell: Cell, plan: PlannedCell, row: Row | None) -> None:
                 "ok": all(plan.operation_id in page.text and "python -m actonce.client" in page.text for page in pages),
                 "detail": "; ".join(page.title for page in pages) or "no page",
             },
+            {
+                "name": "the page names the procedure of its reason, and that can be read",
+                "ok": all(doors.names_procedure(page) for page in pages),
+                "detail": "; ".join(page.text.splitlines()[-1] for page in pages) or "no page",
+            },
         ],
     )
 
