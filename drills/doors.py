@@ -6,12 +6,14 @@ recorded as it was seen, with what was asserted about it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import sys
+import signal
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from actonce.evidence.writer import utc_now
@@ -42,27 +44,33 @@ def entry_url(cell: Cell) -> str:
     return str(cell.others["entry"].ready["url"])
 
 
-async def _process(cell: Cell, command: list[str], given: str, **env: str) -> Said:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *command),
+async def _process(cell: Cell, module: str, arguments: Sequence[str], given: str = "", **env: str) -> Said:
+    folder = Path(tempfile.mkdtemp(prefix="said-", dir=cell.folder))
+    (folder / "given").write_text(given, encoding="utf-8")
+    child = await cell.parts.zygote.spawn(
+        f"-m {module}",
+        arguments,
         env={**cell.run.env, "ACTONCE_ENTRY_URL": entry_url(cell), **env},
         cwd=ROOT,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        given=folder / "given",
+        log=folder / "out",
+        errors=folder / "err",
     )
-    out, err = await asyncio.wait_for(process.communicate(given.encode()), CLIENT_S)
-    return Said(int(process.returncode or 0), out.decode(errors="replace"), err.decode(errors="replace"))
+    code = await child.wait(CLIENT_S)
+    if code is None:
+        child.send_signal(signal.SIGKILL)
+        raise Invalid(f"{cell.name}: {module} {' '.join(arguments)} has not ended within {CLIENT_S:g} s")
+    return Said(code, *((folder / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err")))
 
 
 async def client(cell: Cell, *arguments: str) -> Said:
-    """`python -m actonce.client …`, in a process of its own."""
-    return await _process(cell, ["-m", "actonce.client", *arguments], "")
+    """The client, in a process of its own."""
+    return await _process(cell, "actonce.client", arguments)
 
 
 async def program(cell: Cell, module: str, given: str, **env: str) -> Said:
     """`python -m module`, in a process of its own, with something on its standard input."""
-    return await _process(cell, ["-m", module], given, **env)
+    return await _process(cell, module, (), given, **env)
 
 
 async def start(cell: Cell, task_type: str, key: str, tenant: str, payload: dict[str, Any]) -> str:
@@ -94,7 +102,7 @@ async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
     )
     given = json.dumps({"title": page.title, "text": page.text})
     at, mono_ns = utc_now(), time.monotonic_ns()  # the task may go on before the person's process has ended
-    said = await _process(cell, ["-m", "drills.operator"], given, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
+    said = await program(cell, "drills.operator", given, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
     done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
     ok = said.code == 0
     record_view(

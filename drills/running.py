@@ -38,6 +38,7 @@ from drills.world.client import World
 Say = Callable[[str], None]
 PRELOADED = (
     *GENERAL,
+    "actonce.client",
     "actonce.destinations.sandbox",
     "actonce.destinations.probe",
     "actonce.effects.remembering",

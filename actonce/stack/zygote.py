@@ -125,8 +125,14 @@ class Zygote:
         env: Mapping[str, str],
         log: Path,
         cwd: Path | None = None,
+        given: Path | None = None,
+        errors: Path | None = None,
     ) -> ZygoteChild:
-        """Fork and run `program` (a file, or "-m module") with `args`. `env` is the whole environment."""
+        """Fork and run `program` (a file, or "-m module") with `args`. `env` is the whole environment.
+
+        `given`: file on its standard input; without it that is empty. `errors`: where its standard error goes; without
+        it, into the log with its output.
+        """
         if self._listener.done():
             raise StackError(f"The zygote is gone; its log ends:\n{self._process.tail()}")
         self._requests += 1
@@ -141,6 +147,8 @@ class Zygote:
             "env": dict(env),
             "cwd": str((cwd or Path.cwd()).resolve()),
             "log": str(log.resolve()),
+            "given": str(given.resolve()) if given else os.devnull,
+            "errors": str((errors or log).resolve()),
         }
         self._writer.write(json.dumps(request).encode() + b"\n")
         await self._writer.drain()

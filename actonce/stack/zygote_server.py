@@ -127,7 +127,7 @@ def run_program(request: dict[str, Any]) -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != zygote:
             os._exit(1)
-    _redirect(request["log"])
+    _redirect(request["given"], request["log"], request["errors"])
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -145,11 +145,10 @@ def run_program(request: dict[str, Any]) -> None:
         runpy.run_path(str(path), run_name="__main__")
 
 
-def _redirect(log: str) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    sink = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    for source, target in ((null, 0), (sink, 1), (sink, 2)):
+def _redirect(given: str, log: str, errors: str) -> None:
+    appended = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    for target, (path, flags) in enumerate(((given, os.O_RDONLY), (log, appended), (errors, appended))):
+        source = os.open(path, flags, 0o600)
         os.dup2(source, target)
-    os.close(null)
-    os.close(sink)
+        os.close(source)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

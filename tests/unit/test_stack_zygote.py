@@ -43,6 +43,23 @@ async def run(zygote: Zygote, tmp_path: Path, source: str, *args: str, **env: st
     return await zygote.spawn("program.py", args, env=env, log=tmp_path / "child.log", cwd=tmp_path)
 
 
+async def test_program_reads_what_it_is_given_and_its_errors_go_where_they_should(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text("import sys; print(sys.stdin.read()); print('oh', file=sys.stderr)")
+    (tmp_path / "given").write_text("this")
+    child = await zygote.spawn(
+        "program.py",
+        env={},
+        log=tmp_path / "out",
+        cwd=tmp_path,
+        given=tmp_path / "given",
+        errors=tmp_path / "err",
+    )
+    assert await child.wait(10) == 0
+    assert ((tmp_path / "out").read_text(), (tmp_path / "err").read_text()) == ("this\n", "oh\n")
+
+
 async def test_program_runs_as_if_started_afresh(zygote: Zygote, tmp_path: Path) -> None:
     child = await run(zygote, tmp_path, REPORT, "7", ONLY="this")
     assert await child.wait(10) == 7
