@@ -13,8 +13,6 @@ from yoyo import get_backend, read_migrations
 
 __all__ = ["apply"]
 
-MARKS_IN = "public"
-
 
 def apply(dsn: str, package: str) -> None:
     """Bring the database at `dsn` (a postgresql:// URL) up to date with `package`'s folder `migrations`."""
@@ -23,10 +21,7 @@ def apply(dsn: str, package: str) -> None:
         # PostgreSQL's own lock: it dies with its process. yoyo's is a row, and a killed process would leave it behind.
         # One name for all packages: yoyo keeps their marks in the same tables.
         lock.execute("SELECT pg_advisory_lock(hashtext('actonce.ledger.migrate'))")
-        # Its marks in one schema, whoever asks: a role that is called like one of our schemas would look for them
-        # there, find none, and apply everything again.
-        query = "&".join(filter(None, [parts.query, f"schema={MARKS_IN}"]))
-        backend = get_backend(urlunsplit(parts._replace(scheme="postgresql+psycopg", query=query)))
+        backend = get_backend(urlunsplit(parts._replace(scheme="postgresql+psycopg")))
         with resources.as_file(resources.files(package) / "migrations") as path:
             migrations = read_migrations(str(path))
             backend.apply_migrations(backend.to_apply(migrations))

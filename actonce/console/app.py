@@ -7,20 +7,22 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator
 
+import httpx
 import psycopg
 import structlog
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
-from actonce.console import events, pages_overview
+from actonce.console import acts_approvals, acts_control, acts_operations, events, pages_overview, pages_sign
+from actonce.console.acting import Acting
 from actonce.console.events import Pulse
 from actonce.console.files import router as files
 from actonce.console.headers import SecurityHeaders
-from actonce.console.person import person_of
+from actonce.console.person import SignInNeeded, person_of, sign_in_url
 from actonce.console.rendering import fill
 from actonce.console.settings import ConsoleSettings
 from actonce.console.state import Console
@@ -29,7 +31,8 @@ from actonce.ledger.store import Ledger
 from actonce.version import __version__
 
 log = structlog.get_logger("actonce.console")
-PAGES = (events, pages_overview)
+PAGES = (events, pages_overview)  # each for whoever is signed in
+ACTS = (acts_operations, acts_approvals, acts_control)  # each checks who may press it (`person.pressed`)
 
 
 class _App(FastAPI):
@@ -39,8 +42,15 @@ class _App(FastAPI):
         return SecurityHeaders(super().build_middleware_stack())
 
 
-def create_app(settings: ConsoleSettings, *, namespace: str = "default") -> FastAPI:
-    """Build the application. Nothing is contacted before the first page. `namespace`: Temporal's, for links."""
+def create_app(
+    settings: ConsoleSettings, *, namespace: str = "default", entry: httpx.AsyncBaseTransport | None = None
+) -> FastAPI:
+    """Build the application. Nothing is contacted before the first page. `namespace`: Temporal's, for links.
+
+    `entry`: another way to the entry service than the network.
+    """
+    token = settings.console_token.get_secret_value() if settings.console_token else None
+    acting = Acting(settings.entry_url, token, entry)
     ledger = Ledger(settings.ledger_dsn.get_secret_value(), ledger_id=settings.ledger_id)
     stopping = asyncio.Event()
 
@@ -49,9 +59,10 @@ def create_app(settings: ConsoleSettings, *, namespace: str = "default") -> Fast
         async with ledger:
             yield
             stopping.set()
+            await acting.close()
 
     app = _App(title="actonce console", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.console = Console(settings, ledger, Pulse(ledger, stopping), stopping, namespace)
+    app.state.console = Console(settings, ledger, Pulse(ledger, stopping), stopping, acting, namespace)
 
     @app.get("/health")
     async def health() -> JSONResponse:
@@ -59,6 +70,9 @@ def create_app(settings: ConsoleSettings, *, namespace: str = "default") -> Fast
         return JSONResponse({"status": "ok", "version": __version__})
 
     app.include_router(files)
+    app.include_router(pages_sign.router)
+    for module in ACTS:
+        app.include_router(module.router)
     for module in PAGES:
         app.include_router(module.router, dependencies=[Depends(person_of)])  # a page without it would be open to all
     _install_errors(app)
@@ -73,6 +87,14 @@ def _install_errors(app: FastAPI) -> None:
         answer = _error(request, error.status_code, title.get(error.status_code, "It cannot be shown"), words)
         answer.headers.update(error.headers or {})
         return answer
+
+    @app.exception_handler(SignInNeeded)
+    async def nobody(request: Request, error: SignInNeeded) -> Response:
+        is_page = request.method in ("GET", "HEAD") and request.url.path != "/events"
+        if is_page:
+            return RedirectResponse(sign_in_url(request), 303)
+        words = "Your sign-in is over, or was ended. Nothing was recorded: sign in, load the page and press again."
+        return _error(request, 401, "You are not signed in", words)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> HTMLResponse:

@@ -1,38 +1,156 @@
-"""Who looks at a page: the one seam between pages and sign-in.
+"""Who looks at a page and who presses a button: sessions, their cookie, and what each person may do here.
 
-Sign-in is not enforced yet. Until it is, whoever reaches the loopback interface of this machine is taken for nobody in
-particular, and every other peer is refused.
+Promises: no page without a session, no press without a session, an origin of ours, the form's token and the scope that
+the press needs. A role that was taken away, a disabled person and a signed-out session count at the next request. What
+is shown or hidden by scope is courtesy: the entry service decides, and looks up the person's roles itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from ipaddress import ip_address
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
+
+from actonce.console import csrf
+from actonce.console.csrf import Form
+from actonce.console.state import console_of
+from actonce.contracts.people import SCOPES_OF, Person, Scope
+from actonce.ledger import sessions
+
+SESSION_COOKIE, SIGN_IN_COOKIE, PROVIDER_COOKIE = "session", "sign-in", "provider"
+
+
+class SignInNeeded(Exception):
+    """Nobody is signed in (any more)."""
 
 
 @dataclass(frozen=True)
-class Person:
-    """Who looks. `name` None: nobody is signed in."""
+class Visitor:
+    """Who asks for a page. `name` None: nobody is signed in, and only the pages about signing in are served."""
 
-    name: str | None = None
-    roles: frozenset[str] = field(default_factory=frozenset)
+    person: Person | None = None
+    csrf: str = ""
+
+    @property
+    def name(self) -> str | None:
+        return self.person.name if self.person else None
+
+    @property
+    def roles(self) -> list[str]:
+        return sorted(self.person.roles) if self.person else []
+
+    def may(self, scope: str) -> bool:
+        """Would the entry let this person do it?"""
+        return self.person is not None and Scope(scope) in self.person.scopes
 
 
-async def person_of(request: Request) -> Person:
-    """FastAPI dependency of every page: the person, or a refusal."""
-    peer = request.client.host if request.client else ""
-    if not _is_loopback(peer):
-        raise HTTPException(403, "Pages are served to this machine's own loopback interface only.")
-    person = Person()
-    request.state.person = person
-    return person
+@dataclass(frozen=True)
+class Press:
+    """A button that a person pressed, after every check that needs no entry."""
+
+    person: Person
+    form: Form
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+async def person_of(request: Request) -> Visitor:
+    """FastAPI dependency of every page: who looks, and may. Raises SignInNeeded when nobody is signed in."""
+    visitor = await signed_in(request)
+    need(visitor, Scope.READ)
+    return visitor
+
+
+async def signed_in(request: Request) -> Visitor:
+    """Who this is, whatever they may do. Raises SignInNeeded."""
+    value = request.cookies.get(cookie_name(request, SESSION_COOKIE))
+    session = await sessions.session_of(console_of(request).ledger, value) if value else None
+    if session is None:
+        raise SignInNeeded
+    visitor = Visitor(session.person, csrf.token(session.csrf))
+    request.state.person = visitor
+    return visitor
+
+
+def pressed(scope: Scope | None) -> Callable[[Request], Awaitable[Press]]:
+    """FastAPI dependency of a button. `scope` None: whoever is signed in may press it."""
+
+    async def checked(request: Request) -> Press:
+        visitor = await signed_in(request)
+        assert visitor.person is not None
+        form = await csrf.form_of(request)
+        csrf.check(request, form, visitor.csrf, own_origins(request))
+        if scope is not None:
+            need(visitor, scope)
+        return Press(visitor.person, form)
+
+    return checked
+
+
+def need(visitor: Visitor, scope: Scope) -> None:
+    """Refuse (403) what this person's roles do not allow, and name the roles that do."""
+    if visitor.may(scope):
+        return
+    roles = " or ".join(role.value for role, scopes in SCOPES_OF.items() if scope in scopes)
+    mine = ", ".join(visitor.roles) or "no role"
+    raise HTTPException(403, f"This needs the role {roles}; you have {mine}. An administrator can change that.")
+
+
+def own_origins(request: Request) -> list[str]:
+    """Where people reach this console."""
+    return csrf.own_origins(request, console_of(request).settings.console_url)
+
+
+# cookies ----------------------------------------------------------------------------------------------------------
+
+
+def is_secure(request: Request) -> bool:
+    """Do people reach it by https? Without it a console listens on the loopback interface only."""
+    return all(origin.startswith("https:") for origin in own_origins(request))
+
+
+def cookie_name(request: Request, what: str) -> str:
+    """`__Host-` binds a cookie to exactly this host. A cookie knows no port: on loopback the name has it."""
+    if is_secure(request):
+        return f"__Host-actonce-{what}"
+    return f"actonce-{what}-{request.url.port or 80}"
+
+
+def set_cookie(request: Request, response: Response, what: str, value: str, *, cross_site: bool = False) -> None:
+    """A cookie that no script reads and that ends with the browser. `cross_site`: it must come back from elsewhere."""
+    response.set_cookie(
+        cookie_name(request, what),
+        value,
+        path="/",
+        secure=is_secure(request),
+        httponly=True,
+        samesite="lax" if cross_site else "strict",
+    )
+
+
+def drop_cookie(request: Request, response: Response, what: str) -> None:
+    response.delete_cookie(cookie_name(request, what), path="/", secure=is_secure(request), httponly=True)
+
+
+# signing in -------------------------------------------------------------------------------------------------------
+
+
+def sign_in_url(request: Request) -> str:
+    """The sign-in page, and where to go on afterwards. Of a press: the page that it was on."""
+    here = request.url.path if request.method == "GET" else "/"
+    return f"/sign-in?next={quote(local(here))}" if local(here) != "/" else "/sign-in"
+
+
+def local(address: str) -> str:
+    """An address of this console; anything that a browser could take for another place becomes the first page."""
+    plain = address.startswith("/") and not address.startswith(("//", "/\\")) and "\\" not in address
+    fine = plain and address.isprintable() and not address.startswith(("/sign-in", "/sign-out", "/events"))
+    return address if fine else "/"
+
+
+def draw() -> str:
+    """A value that nobody can guess: 256 bits."""
+    return secrets.token_urlsafe(32)

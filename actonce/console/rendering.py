@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from actonce.console.looks import look
-from actonce.console.person import Person
+from actonce.console.notices import DONE
+from actonce.console.person import Visitor
 from actonce.console.state import console_of
 from actonce.ledger import browse
 from actonce.ledger.browse import Heading
@@ -88,9 +89,18 @@ def environment() -> Environment:
 
 
 def fill(request: Request, template: str, heading: Heading | None, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page from a template. `heading` None: the ledger did not say."""
-    person = getattr(request.state, "person", None) or Person()
-    text = environment().get_template(template).render(path=request.url.path, person=person, heading=heading, **values)
+    """A page from a template. `heading` None: the ledger was not asked, or did not say."""
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            path=request.url.path,
+            person=getattr(request.state, "person", None) or Visitor(),
+            heading=heading,
+            notice=DONE.get(request.query_params.get("done", "")),
+            **values,
+        )
+    )
     return HTMLResponse(text, status_code=status)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from actonce.deployment import DeploymentSettings
 
@@ -15,6 +15,11 @@ class ConsoleSettings(DeploymentSettings):
     console_url: str | None = Field(default=None, description="where people find it; its port is used")
     console_host: str = Field(default="127.0.0.1", description="interface to listen on")
     console_port: int | None = Field(default=None, ge=0, le=65535, description="0: the operating system chooses")
+
+    console_token: SecretStr | None = Field(
+        default=None, description="opens the entry service for whoever is signed in (scope `act_for`)"
+    )
+    entry_url: str | None = Field(default=None, description="the entry service, through which it acts")
 
     @property
     def address(self) -> tuple[str, int]:

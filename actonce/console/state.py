@@ -12,6 +12,7 @@ from actonce.console.settings import ConsoleSettings
 from actonce.ledger.store import Ledger
 
 if TYPE_CHECKING:
+    from actonce.console.acting import Acting
     from actonce.console.events import Pulse
 
 
@@ -23,6 +24,7 @@ class Console:
     ledger: Ledger
     pulse: Pulse
     stopping: asyncio.Event
+    acting: Acting
     namespace: str = "default"
 
 

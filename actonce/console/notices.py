@@ -1,0 +1,21 @@
+"""What a page says above itself after a press: an address carries one of these names, and no words of anybody."""
+
+from __future__ import annotations
+
+DONE = {
+    "signed-out": "You are signed out.",
+    "decided": "Your decision is recorded. It takes effect after one more reading of the destination.",
+    "decided-again": "This press had been recorded before; it is still one decision.",
+    "waits-for-second": "Your decision is recorded. It has no effect before a second person agrees to it.",
+    "agreed": "You agreed: the decision takes effect after one more reading of the destination.",
+    "disagreed": "You disagreed: the decision has no effect.",
+    "approved": "Your approval is recorded.",
+    "rejected": "Your rejection is recorded. The step ends without anything sent.",
+    "withdrawn": "The approval is withdrawn: no further permit is given on it.",
+    "renewed": "A new approval is asked for, with a deadline of its own.",
+    "acknowledged": "The page is acknowledged and not repeated. The incident stays open.",
+    "released": "The release is changed.",
+    "cancelled": "Cancellation is recorded; unused permits are void. What may have been sent is reconciled.",
+    "ended-before": "The task had ended already; nothing was cancelled.",
+    "deadline": "The deadline is changed.",
+}
