@@ -4,7 +4,7 @@ The first channel of Apprise loads every plugin that Apprise has, five hundred m
 client loads its transport.
 """
 
-import anyio._backends._asyncio  # noqa: F401
+import anyio._backends._asyncio
 import anyio.streams.tls  # noqa: F401
 import httpcore  # noqa: F401
 from apprise.manager_plugins import NotificationManager
