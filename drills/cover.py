@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple
 
 from drills.cells import AXES, Axes, every_cell, impossible
 
 Row = tuple[str, ...]
 Combination = tuple[tuple[int, str], ...]
-CANDIDATES = 30  # tries per row; more gives slightly fewer rows and takes longer
+CANDIDATES_MAX = 2000  # tries per row of a pairwise cover; more gives hardly fewer rows
 
 
 def combinations_of(row: Row, strength: int) -> list[Combination]:
@@ -25,23 +25,28 @@ def combinations_of(row: Row, strength: int) -> list[Combination]:
 
 
 def covering_array(
-    axes: Mapping[str, Sequence[str]], strength: int, seed: int, allowed: Callable[[Row], bool]
+    axes: Mapping[str, Sequence[str]],
+    strength: int,
+    seed: int,
+    allowed: Callable[[Row], bool],
+    first: Sequence[Row] = (),
 ) -> list[Row]:
-    """Rows that cover every combination which some allowed row contains."""
+    """Rows that cover every combination which some allowed row contains; `first` among them, wanted for themselves."""
     rows = [row for row in itertools.product(*axes.values()) if allowed(row)]
     where: dict[Combination, list[int]] = {}
     for number, row in enumerate(rows):
         for combination in combinations_of(row, strength):
             where.setdefault(combination, []).append(number)
-    open_ = set(where)
+    chosen = list(first)
+    open_ = set(where).difference(*(combinations_of(row, strength) for row in chosen))
     order = sorted(open_)
     chance = random.Random(seed)  # chooses among equals only: which rows are tried, never whether one is needed
     chance.shuffle(order)
-    chosen: list[Row] = []
-    for first in order:
-        if first not in open_:
+    candidates = CANDIDATES_MAX if strength == 2 else CANDIDATES_MAX // 60  # of three there are far more combinations
+    for wanted in order:
+        if wanted not in open_:
             continue
-        tries = chance.sample(where[first], min(CANDIDATES, len(where[first])))
+        tries = chance.sample(where[wanted], min(candidates, len(where[wanted])))
         best = max(tries, key=lambda n: (sum(c in open_ for c in combinations_of(rows[n], strength)), -n))
         chosen.append(rows[best])
         open_.difference_update(combinations_of(rows[best], strength))
@@ -54,9 +59,10 @@ def cover(strength: int, seed: int) -> list[Axes]:
     Every fault is there with both twins in otherwise equal cells, so that they can be compared; so is every process
     fault, and every cut (where only a kill leaves something to compare, with a kill).
     """
-    rows = covering_array(AXES, strength, seed, lambda row: impossible(Axes(*row)) is None)
-    cells = [Axes(*row) for row in rows]
-    return cells + _missing_twins(cells)
+    rows = covering_array(
+        AXES, strength, seed, lambda row: impossible(Axes(*row)) is None, [astuple(axes) for axes in _twins(seed)]
+    )
+    return [Axes(*row) for row in rows]
 
 
 def every_allowed() -> list[Axes]:
@@ -76,17 +82,23 @@ COMPARED = (
 )
 
 
-def _missing_twins(cells: Sequence[Axes]) -> list[Axes]:
-    """What is not in `cells` of one pair of comparable twins for each fault, process fault and cut."""
-    added: list[Axes] = []
-    bases = [replace(next(c for c in cells if c.fault == fault), process="none", cut="none") for fault in AXES["fault"]]
-    bases += [_comparable(cells, process, cut) for process, cut in COMPARED]
-    for base in bases:
-        added += [axes for axes in (base, base.other_twin) if axes not in {*cells, *added}]
-    return added
-
-
-def _comparable(cells: Sequence[Axes], process: str, cut: str) -> Axes:
-    """One of `cells` with this process fault and cut that has a comparable twin; a made one where there is none."""
-    found = (c for c in cells if (c.process, c.cut) == (process, cut) and c.comparable and not impossible(c.other_twin))
-    return next(found, Axes(fault="silent", process=process, cut=cut, routes="all_down"))
+def _twins(seed: int) -> list[Axes]:
+    """One pair of comparable twins for each fault, and for each of `COMPARED`; as different as can be otherwise."""
+    chance = random.Random(seed)
+    found: list[Axes] = []
+    plain = [(fault, "none", "none") for fault in AXES["fault"]]
+    for fault, process, cut in [*plain, *((None, process, cut) for process, cut in COMPARED)]:
+        pairs = [
+            axes
+            for axes in every_allowed()
+            if (axes.process, axes.cut) == (process, cut)
+            and fault in (axes.fault, None)
+            and axes.committed_first
+            and axes.comparable
+            and not impossible(axes.other_twin)
+        ]
+        chance.shuffle(pairs)
+        seen = {c for axes in found for c in combinations_of(astuple(axes), 2)}
+        base = max(pairs, key=lambda axes: sum(c not in seen for c in combinations_of(astuple(axes), 2)))
+        found += [base, base.other_twin]
+    return found
