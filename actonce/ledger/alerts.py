@@ -1,7 +1,8 @@
 """Alerts in the ledger: seen, firing, resolved. Whoever evaluates may die at any moment and be another next time.
 
-An alert that has been seen for its `for` fires: its page is opened in the same transaction. One that is no longer seen
-is resolved and its page closed. The times are the ledger's, so a restart of the evaluator delays no alert.
+An alert that has been seen for its `for` fires: in the same transaction its page is opened and its audit event written
+(by a trigger, as of every state). One that is no longer seen is resolved and its page closed. The times are the
+ledger's, so a restart of the evaluator delays no alert.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from actonce.contracts.reasons import policy
 from actonce.contracts.verdict import Reason
 from actonce.ledger import pages
 from actonce.ledger.records import snapshot
-from actonce.ledger.store import Connection, Ledger, audit, many, one
+from actonce.ledger.store import Connection, Ledger, many, one
 
 _ONE_EVALUATION_AT_A_TIME = 0x616C6572  # key of the advisory lock
 
@@ -83,8 +84,6 @@ async def _see(connection: Connection, seen: Seen) -> bool:
         " firings = firings + 1 WHERE incident = %s",
         (seen.incident,),
     )
-    body = {"incident": seen.incident, "reason": seen.reason.value, "value": seen.value, "summary": seen.summary}
-    await audit(connection, "alert.firing", None, body)
     await pages.open_page(
         connection,
         incident=seen.incident,
@@ -117,7 +116,6 @@ async def _resolve_others(connection: Connection, incidents: list[str]) -> list[
     resolved = sorted(row["incident"] for row in rows if row["before"] == "firing")
     for incident in resolved:
         await pages.close_page(connection, incident)
-        await audit(connection, "alert.resolved", None, {"incident": incident})
     return resolved
 
 

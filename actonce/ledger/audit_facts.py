@@ -50,6 +50,7 @@ class Standing:
     kinds: tuple[str, ...]  # `<table>.<state>`
     first: str  # the state of a row that has had no such event, or only `begins`
     begins: str = ""
+    has: LiteralString = "true"  # of the row `t`: it has had such a state
 
 
 REQUIRED: Sequence[Required] = (
@@ -173,6 +174,24 @@ REQUIRED: Sequence[Required] = (
     Required(
         "page.closed", "audit_page_closed", "page", ("page_id",), "what was wrong is over", "t.closed_at IS NOT NULL"
     ),
+    Required(
+        "alert.firing",
+        "audit_alert_firing",
+        "alert",
+        ("incident",),
+        "a rule has found something wrong for as long as it takes",
+        "t.firings > 0",
+        again=True,
+    ),
+    Required(
+        "alert.resolved",
+        "audit_alert_resolved",
+        "alert",
+        ("incident",),
+        "what an alert told of is over",
+        "t.firings > 0 AND t.state <> 'firing'",
+        again=True,
+    ),
     Required("approval.proposed", None, "approval", ("approval_id",), "people are asked", same=("digest",)),
     Required(
         "access_policy.set", None, "access_policy", ("version",), "a person sets the access policy", same=("name",)
@@ -294,6 +313,7 @@ _APPROVAL = ("approved", "consumed", "rejected", "expired", "withdrawn", "change
 _STANDINGS = (
     Standing("task", "task_id", "task_id", _TASK, "queued"),
     Standing("approval", "approval_id", "approval_id", _APPROVAL, "pending"),
+    Standing("alert", "incident", "incident", ("firing",), "pending", "alert.resolved", "t.firings > 0"),
     Standing("credential", "name", "credential", ("expired", "revoked"), "active", "credential.rotated"),
 )
 
@@ -304,7 +324,7 @@ async def _standing(connection: Connection, of: Standing) -> list[Finding]:
         "SELECT t.{key} AS what, t.state, e.kind, e.seq FROM actonce.{table} t LEFT JOIN (SELECT DISTINCT ON (about)"
         " coalesce(body ->> {told}, to_jsonb(a) ->> {told}) AS about, kind, seq FROM actonce.audit a"
         " WHERE kind = ANY({kinds}) ORDER BY about, audit_id DESC) e ON e.about = t.{key}"
-        " WHERE NOT (e.kind IS NOT DISTINCT FROM {prefix} || t.state"
+        " WHERE {has} AND NOT (e.kind IS NOT DISTINCT FROM {prefix} || t.state"
         " OR (t.state = {first} AND coalesce(e.kind, {begins}) = {begins})) LIMIT {limit}"
     ).format(
         key=sql.Identifier(of.key),
@@ -313,6 +333,7 @@ async def _standing(connection: Connection, of: Standing) -> list[Finding]:
         told=of.told,
         first=of.first,
         begins=of.begins,
+        has=sql.SQL(of.has),
         prefix=f"{of.table}.",
         limit=FINDINGS_MAX,
     )

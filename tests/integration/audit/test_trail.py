@@ -162,6 +162,11 @@ SPOILED = {
         "UPDATE actonce.task SET state = 'complete' WHERE task_key = 'held'",
         {"event_differs"},
     ),
+    "an alert is silenced": ("UPDATE actonce.alert SET state = 'resolved' WHERE name = 'Fires'", {"event_differs"}),
+    "an alert fires unheard": (
+        "UPDATE actonce.alert SET state = 'firing', firings = 1 WHERE name = 'Waits'",
+        {"event_missing", "event_differs"},
+    ),
     "a trigger is switched off": ("ALTER TABLE actonce.hold DISABLE TRIGGER audit_hold_closed", {"trigger_off"}),
     "a trigger is dropped": ("DROP TRIGGER audit_change ON actonce.operation", {"trigger_off"}),
 }

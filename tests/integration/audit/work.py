@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 from actonce.contracts.contract import Contract
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import DecisionRequest, TaskReport
 from actonce.contracts.people import Role, Scope
 from actonce.contracts.verdict import Outcome, Reason, Receipt, Verdict
-from actonce.ledger import decisions, outcomes, pages, people, permits, records, sessions, tasks, tokens, watch
+from actonce.ledger import alerts, decisions, outcomes, pages, people, permits, records, sessions, tasks, tokens, watch
+from actonce.ledger.alerts import Seen
 from actonce.ledger.permits import Intent, Owner, Permit
 from actonce.ledger.store import Ledger, Operation
 from tests.unit.effects.builders import contract as build_contract
@@ -70,6 +72,14 @@ async def work(ledger: Ledger) -> None:
     _, result = await decisions.consume(ledger, decision, unclear)
     assert result == "applied"
     await let_in_and_out(ledger)
+    await sound(ledger)
+
+
+async def sound(ledger: Ledger) -> None:
+    """One alert fires, ends, and fires again; one waits for its time."""
+    fires = Seen("Fires", {}, Reason.BACKLOG, 1.0, 0.0, "s", "d")
+    for seen in ([fires], [], [fires, replace(fires, name="Waits", for_s=3600.0)]):
+        await alerts.record(ledger, seen)
 
 
 async def let_in_and_out(ledger: Ledger) -> None:
