@@ -17,7 +17,18 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
-from actonce.console import acts_approvals, acts_control, acts_operations, events, pages_overview, pages_sign
+from actonce.console import (
+    acts_approvals,
+    acts_control,
+    acts_operations,
+    events,
+    pages_control,
+    pages_operations,
+    pages_overview,
+    pages_people,
+    pages_sign,
+    pages_tasks,
+)
 from actonce.console.acting import Acting
 from actonce.console.events import Pulse
 from actonce.console.files import router as files
@@ -27,11 +38,13 @@ from actonce.console.rendering import fill
 from actonce.console.settings import ConsoleSettings
 from actonce.console.state import Console
 from actonce.contracts.errors import ForeignLedger, LedgerUnavailable
+from actonce.ledger.listing import BadCursor
 from actonce.ledger.store import Ledger
 from actonce.version import __version__
 
 log = structlog.get_logger("actonce.console")
-PAGES = (events, pages_overview)  # each for whoever is signed in
+# Each for whoever is signed in.
+PAGES = (events, pages_overview, pages_tasks, pages_operations, pages_people, pages_control)
 ACTS = (acts_operations, acts_approvals, acts_control)  # each checks who may press it (`person.pressed`)
 
 
@@ -100,6 +113,10 @@ def _install_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> HTMLResponse:
         words = "; ".join(f"{'.'.join(str(p) for p in e['loc'][1:])}: {e['msg']}" for e in error.errors())
         return _error(request, 422, "The address does not fit", words)
+
+    @app.exception_handler(BadCursor)
+    async def cursor(request: Request, error: BadCursor) -> HTMLResponse:
+        return _error(request, 422, "The address does not fit", str(error))
 
     @app.exception_handler(LedgerUnavailable)
     async def unavailable(request: Request, error: LedgerUnavailable) -> HTMLResponse:

@@ -24,6 +24,7 @@ _LOOKS: dict[str, dict[str, tuple[str, str]]] = {
         "failed": ("bad", "cross"),
         "cancelled": ("off", "dash"),
         "complete": ("ok", "check"),
+        "attested": ("wait", "question"),
         "unproven": ("held", "question"),
     },
     "operation": {
@@ -66,6 +67,7 @@ _LOOKS: dict[str, dict[str, tuple[str, str]]] = {
 }
 _WORDS = {
     "waiting_for_approval": "waiting for approval",
+    "attested": "complete by a person's word",
     "unproven": "complete without evidence",
 }
 

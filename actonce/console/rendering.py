@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import sha256
@@ -11,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -32,8 +33,10 @@ def lasting(seconds: float | timedelta | None) -> str:
     if seconds is None:
         return "unknown"
     total_s = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+    if total_s <= 0:
+        return "0 s"
     if total_s < 10:
-        return f"{max(0.0, total_s):.1f} s"
+        return f"{total_s:.1f} s"
     parts: list[str] = []
     rest = int(total_s)
     for name, size in UNITS:
@@ -54,6 +57,18 @@ def moment(value: datetime | str | None, missing: str = "—") -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         at.isoformat(timespec="milliseconds"), exact, words
     )
+
+
+_ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+
+
+def timed(text: str | None) -> Markup:
+    """Words of the ledger, with the times in them as `moment` shows times."""
+    made, at = Markup(""), 0
+    for found in _ISO.finditer(text or ""):
+        made += escape((text or "")[at : found.start()]) + moment(found[0])
+        at = found.end()
+    return made + escape((text or "")[at:])
 
 
 def pretty(value: Any) -> str:
@@ -83,7 +98,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"lasting": lasting, "moment": moment, "pretty": pretty, "segment": segment}
+    made.filters |= {"lasting": lasting, "moment": moment, "pretty": pretty, "segment": segment, "timed": timed}
     made.globals |= {"look": look, "static_version": static_version(), "version": __version__}
     return made
 

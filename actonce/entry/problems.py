@@ -23,6 +23,7 @@ from actonce.contracts.errors import (
     ReleaseRefused,
     TaskConflict,
 )
+from actonce.ledger.listing import BadCursor
 from actonce.ledger.tasks import StillRecording
 
 log = structlog.get_logger("actonce.entry")
@@ -44,6 +45,10 @@ def _still_recording(_: ExceptionHandler, __: Request, error: StillRecording) ->
 
 def _task_conflict(_: ExceptionHandler, __: Request, error: TaskConflict) -> Problem:
     return problem(422, "payload-differs", "This key was used with another payload", str(error))
+
+
+def _cursor(_: ExceptionHandler, __: Request, error: BadCursor) -> Problem:
+    return problem(422, "bad-cursor", "The cursor does not fit", str(error))
 
 
 def _backlog(_: ExceptionHandler, __: Request, error: BacklogFull) -> Problem:
@@ -135,6 +140,7 @@ def install(app: FastAPI) -> None:
         StillRecording: _still_recording,
         TaskConflict: _task_conflict,
         PayloadError: _payload,
+        BadCursor: _cursor,
         BacklogFull: _backlog,
         ReleaseRefused: _release,
         DecisionRefused: _decision,

@@ -12,11 +12,11 @@ from actonce.contracts.reasons import policy
 from actonce.entry.problems import documented
 from actonce.entry.state import Entry, entry_of
 from actonce.ledger import alerts as ledger_alerts
+from actonce.ledger.readings import EVALUATOR
 from actonce.ledger.words import cli
 
 router = APIRouter(prefix="/v1/alerts", tags=["alerts"])
 Shared = Annotated[Entry, Depends(entry_of)]
-EVALUATOR = "watch:evaluator"
 
 
 class Alert(BaseModel):

@@ -7,11 +7,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
 
 from actonce.contracts.approval import ApprovalAct, ApprovalRenewal, ApprovalVote, differences
+from actonce.entry.lists import Cursor, Limit, link_next, listed
 from actonce.entry.problems import documented
 from actonce.entry.state import Entry, entry_of
-from actonce.ledger import approvals
+from actonce.ledger import approvals, listing
 from actonce.ledger.approvals import Approval, ApprovalState
 from actonce.ledger.words import approval_next
 
@@ -69,18 +72,22 @@ class VoteView(ApprovalView):
     workflow_told: bool = Field(description="false: the ledger watcher tells it later; the decision stands")
 
 
-@router.get(
-    "", summary="List approvals, newest first", response_model=list[ApprovalView], responses=documented(422, 503)
-)
+@router.get("", summary="List approvals, newest first", response_model=list[ApprovalView], responses=listed(422, 503))
 async def list_approvals(
     entry: Shared,
+    request: Request,
+    response: Response,
     state: Annotated[ApprovalState | None, Query(description="only this state, e.g. `pending`")] = None,
     tenant: str | None = None,
     task_id: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> list[ApprovalView]:
     """Each time that people were asked, and where it stands."""
-    found = await approvals.listing(entry.ledger, state=state, tenant=tenant, task_id=task_id, limit=limit)
+    found = await listing.approvals(
+        entry.ledger, state=state, tenant=tenant, task_id=task_id, cursor=cursor, limit=limit
+    )
+    link_next(request, response, found.next)
     return [ApprovalView(**_view(approval)) for approval in found]
 
 

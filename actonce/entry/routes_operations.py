@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from actonce.contracts.lifecycle import State
 from actonce.entry.door import press_of
+from actonce.entry.lists import Cursor, Limit, link_next, listed
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
 from actonce.entry.views import (
@@ -23,7 +24,7 @@ from actonce.entry.views import (
     operation_view,
     record_view,
 )
-from actonce.ledger import decisions, records, watch
+from actonce.ledger import decisions, listing, records, watch
 from actonce.ledger.store import Operation
 from actonce.ledger.words import cli
 
@@ -35,20 +36,32 @@ Shared = Annotated[Entry, Depends(entry_of)]
     "/operations",
     summary="List operations, newest first",
     response_model=list[OperationView],
-    responses=documented(422, 503),
+    responses=listed(422, 503),
 )
 async def list_operations(
     entry: Shared,
+    request: Request,
+    response: Response,
     state: Annotated[State | None, Query(description="only this state, e.g. `held`")] = None,
     natural_key: str | None = None,
     destination: str | None = None,
+    reason: str | None = None,
     tenant: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> list[OperationView]:
     """Where each stands and its three facts. The whole record: GET /v1/operations/{operation_id}."""
-    found = await records.list_operations(
-        entry.ledger, state=state, natural_key=natural_key, destination=destination, tenant=tenant, limit=limit
+    found = await listing.operations(
+        entry.ledger,
+        state=state,
+        natural_key=natural_key,
+        destination=destination,
+        reason=reason,
+        tenant=tenant,
+        cursor=cursor,
+        limit=limit,
     )
+    link_next(request, response, found.next)
     return [operation_view(operation) for operation in found]
 
 
@@ -149,14 +162,18 @@ async def _the_one(entry: Entry, operation_id: str, body: DecisionBody) -> Opera
     return fitting[0]
 
 
-@router.get("/pages", summary="List pages, newest first", response_model=list[PageView], responses=documented(422, 503))
+@router.get("/pages", summary="List pages, newest first", response_model=list[PageView], responses=listed(422, 503))
 async def pages(
     entry: Shared,
+    request: Request,
+    response: Response,
     all: Annotated[bool, Query(description="also closed ones")] = False,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> list[PageView]:
     """What people were, or are about to be, paged for."""
-    rows = await records.list_pages(entry.ledger, open_only=not all, limit=limit)
+    rows = await listing.pages(entry.ledger, open_only=not all, cursor=cursor, limit=limit)
+    link_next(request, response, rows.next)
     return [PageView(**{name: row[name] for name in PageView.model_fields}) for row in rows]
 
 

@@ -11,10 +11,11 @@ from starlette.responses import Response
 
 from actonce.contracts.errors import LedgerError, LedgerUnavailable
 from actonce.entry.door import deadline_of, json_object, known_type, task_key, tenant_of
+from actonce.entry.lists import Cursor, Limit, link_next, listed
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
 from actonce.entry.views import CancelBody, CancelView, DeadlineBody, TaskSummary, TaskView, summary_view, task_view
-from actonce.ledger import records, release, tasks
+from actonce.ledger import listing, records, release, tasks
 from actonce.ledger.tasks import Task, TaskState
 from actonce.ledger.words import FINAL_STATES
 
@@ -114,17 +115,23 @@ async def _view(entry: Entry, record: records.TaskRecord, *, ask_temporal: bool)
     return task_view(record, run, working, trouble, behind, (entry.settings.temporal_ui_url, entry.namespace))
 
 
-@router.get("", summary="List tasks, newest first", response_model=list[TaskSummary], responses=documented(422, 503))
+@router.get("", summary="List tasks, newest first", response_model=list[TaskSummary], responses=listed(422, 503))
 async def list_tasks(
     entry: Shared,
+    request: Request,
+    response: Response,
     state: Annotated[TaskState | None, Query(description="only this state")] = None,
     task_type: str | None = None,
     tenant: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> list[TaskSummary]:
     """The ledger's word on each task; Temporal is not asked."""
-    found = await records.list_tasks(entry.ledger, state=state, task_type=task_type, tenant=tenant, limit=limit)
-    return [summary_view(task) for task in found]
+    found = await listing.tasks(
+        entry.ledger, state=state, task_type=task_type, tenant=tenant, cursor=cursor, limit=limit
+    )
+    link_next(request, response, found.next)
+    return [summary_view(line) for line in found]
 
 
 @router.get(

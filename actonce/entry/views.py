@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from actonce.contracts.messages import DecisionRequest
 from actonce.entry.door import moment
 from actonce.entry.starter import Run
+from actonce.ledger.listing import TaskLine
 from actonce.ledger.pages import may_commit_words
 from actonce.ledger.readings import Working
 from actonce.ledger.records import Allowed, OperationRecord, TaskRecord
 from actonce.ledger.release import Control
 from actonce.ledger.store import Operation
-from actonce.ledger.tasks import Task, TaskState
-from actonce.ledger.words import operation_next, task_words
+from actonce.ledger.tasks import TaskState
+from actonce.ledger.words import operation_next, task_words, ui_link
 
 Moment = Annotated[AwareDatetime, AfterValidator(moment)]
 
@@ -109,6 +109,14 @@ class TaskSummary(BaseModel):
     why: str | None
     since: datetime
     created_at: datetime
+    shown: str = Field(
+        description="the state as people may see it: a `complete` task whose operations show no evidence of a "
+        "destination is `attested` (a person's word) or `unproven`"
+    )
+    operations: int = Field(description="how many it has")
+    evidenced: int = Field(description="of them: committed, with evidence of the destination")
+    attested: int = Field(description="of them: committed, by a person's word")
+    open: int = Field(description="of them: without a final outcome")
 
 
 class MemoryUse(BaseModel):
@@ -344,9 +352,11 @@ def _allowed(allowed: Allowed) -> dict[str, Any]:
     return {name: getattr(allowed, name) for name in Allowed.__dataclass_fields__}
 
 
-def summary_view(task: Task) -> TaskSummary:
+def summary_view(line: TaskLine) -> TaskSummary:
+    task = line.task
     values = {name: getattr(task, name) for name in TaskSummary.model_fields if hasattr(task, name)}
-    return TaskSummary(**values, why=task.detail)
+    counts = {name: getattr(line, name) for name in ("operations", "evidenced", "attested", "open")}
+    return TaskSummary(**values, why=task.detail, shown=line.shown, **counts)
 
 
 def task_view(
@@ -379,11 +389,3 @@ def task_view(
             ui=ui_link(ui[0], ui[1], task.workflow_id, run.run_id if run else None),
         ),
     )
-
-
-def ui_link(base: str | None, namespace: str, workflow_id: str, run_id: str | None) -> str | None:
-    """Where the Temporal UI shows a workflow (its runs, while no run is known)."""
-    if not base:
-        return None
-    link = f"{base.rstrip('/')}/namespaces/{quote(namespace, safe='')}/workflows/{quote(workflow_id, safe='')}"
-    return f"{link}/{run_id}/history" if run_id else link

@@ -40,7 +40,7 @@ OPEN = ("pending", "approved")
 BY_THE_CLOCK, BY_THE_TASK = "the clock", "its task"
 
 # A row whose time is over is shown as expired from that moment on, whoever has or has not noticed yet.
-_SELECT: LiteralString = (
+SHOWN: LiteralString = (
     "SELECT a.*, CASE WHEN state IN ('pending', 'approved') AND expires_at <= clock_timestamp() THEN 'expired'"
     " ELSE state END AS shown, extract(epoch FROM expires_at - clock_timestamp())::float8 AS seconds_left,"
     " (SELECT count(*) FROM actonce.approval_vote v WHERE v.approval_id = a.approval_id AND effect = 'counted'"
@@ -108,7 +108,7 @@ async def get(connection: Connection, approval_id: str, *, lock: bool = False) -
             (approval_id,),
         )
         await connection.execute("SELECT 1 FROM actonce.approval WHERE approval_id = %s FOR UPDATE", (approval_id,))
-    row = await one(connection, f"{_SELECT} WHERE approval_id = %s", (approval_id,))
+    row = await one(connection, f"{SHOWN} WHERE approval_id = %s", (approval_id,))
     return None if row is None else Approval.of(row)
 
 
@@ -118,7 +118,7 @@ async def latest(connection: Connection, key: OperationKey, *, lock_task: str | 
     if lock_task is not None:
         await connection.execute("SELECT 1 FROM actonce.task WHERE task_id = %s FOR NO KEY UPDATE", (lock_task,))
         await connection.execute(f"SELECT 1 FROM actonce.approval WHERE {WHERE_KEY} FOR UPDATE", params)
-    row = await one(connection, f"{_SELECT} WHERE {WHERE_KEY} ORDER BY round DESC LIMIT 1", params)
+    row = await one(connection, f"{SHOWN} WHERE {WHERE_KEY} ORDER BY round DESC LIMIT 1", params)
     return None if row is None else Approval.of(row)
 
 
@@ -386,7 +386,7 @@ async def _is_over(connection: Connection, approval: Approval) -> None:
 
 async def end_of_task(connection: Connection, task_id: str, why: str) -> None:
     """Nobody is to decide about a task that is over; the caller holds its row."""
-    rows = await many(connection, f"{_SELECT} WHERE task_id = %s FOR UPDATE", (task_id,))
+    rows = await many(connection, f"{SHOWN} WHERE task_id = %s FOR UPDATE", (task_id,))
     for approval in map(Approval.of, rows):
         if approval.state in OPEN:
             await end(connection, approval, "withdrawn", BY_THE_TASK, why)
@@ -451,27 +451,11 @@ async def mark_seen(connection: Connection, key: OperationKey) -> None:
         await pages.task_goes_on(connection, seen_now["task_id"])
 
 
-async def listing(
-    ledger: Ledger, *, state: str | None = None, tenant: str | None = None, task_id: str | None = None, limit: int = 100
-) -> list[Approval]:
-    """Approvals, newest first; `state` as it is shown."""
-    async with ledger.transaction() as connection:
-        rows = await many(
-            connection,
-            f"SELECT * FROM ({_SELECT}) a WHERE (%(state)s::text IS NULL OR shown = %(state)s)"
-            " AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)"
-            " AND (%(task_id)s::text IS NULL OR task_id = %(task_id)s)"
-            " ORDER BY proposed_at DESC, approval_id LIMIT %(limit)s",
-            {"state": state, "tenant": tenant, "task_id": task_id, "limit": limit},
-        )
-        return [Approval.of(row) for row in rows]
-
-
 async def approvals_to_do(connection: Connection, task_id: str) -> list[Approval]:
     """Of each operation of a task the newest approval, while it is pending or its workflow has not gone on."""
     rows = await many(
         connection,
-        f"SELECT DISTINCT ON (destination, action, operation_id) * FROM ({_SELECT}) a WHERE task_id = %s"
+        f"SELECT DISTINCT ON (destination, action, operation_id) * FROM ({SHOWN}) a WHERE task_id = %s"
         " AND (state = 'pending' OR seen_at IS NULL) ORDER BY destination, action, operation_id, round DESC",
         (task_id,),
     )

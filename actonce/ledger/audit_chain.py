@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, LiteralString
 
 from actonce.contracts.audit import End, Event, Sealed, genesis, seal
@@ -162,3 +163,42 @@ async def lag_of(ledger: Ledger, sink: str) -> Lag:
         return Lag(
             sink, row["head"], row["shipped"], row["unsealed"], row["age_s"] or 0.0, row["failing_s"], row["error"]
         )
+
+
+def check(row: Mapping[str, Any]) -> bool | None:
+    """Is the hash of a sealed row that of its content? None while it has no place in the chain."""
+    if row["seq"] is None:
+        return None
+    return seal(event_of(row), row["seq"], row["previous_hash"]).hash == str(row["hash"])
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the chain goes, what waits to be sealed, and how far each sink has confirmed it."""
+
+    end: End
+    sealed_at: datetime | None
+    unsealed: int
+    unsealed_s: float  # age of the oldest of them
+    sinks: list[dict[str, Any]]  # sink, seq, waiting, shipped_at, failing_since, error
+
+
+async def standing(ledger: Ledger) -> Standing:
+    """Counts; whether the chain is whole is for `actonce audit verify` to say."""
+    async with ledger.transaction() as connection:
+        end = await _end(connection)
+        last = await one(connection, "SELECT sealed_at FROM actonce.audit WHERE seq = %s", (end.seq,))
+        waiting = await one(
+            connection,
+            "SELECT count(*)::int AS n, coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 AS age_s"
+            " FROM actonce.audit WHERE seq IS NULL",
+        )
+        sinks = await many(
+            connection,
+            "SELECT sink, seq, greatest(0, %s - seq)::bigint AS waiting, shipped_at, failing_since, error"
+            " FROM actonce.audit_cursor ORDER BY sink",
+            (end.seq,),
+        )
+    assert waiting is not None
+    sealed_at = last["sealed_at"] if last else None
+    return Standing(end, sealed_at, waiting["n"], waiting["age_s"], [dict(row) for row in sinks])

@@ -6,10 +6,11 @@ counts whole tables and is for whoever can wait a minute between two readings.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, LiteralString
 
 from actonce.ledger.records import snapshot
-from actonce.ledger.store import Ledger, many
+from actonce.ledger.store import Connection, Ledger, many
 
 Row = dict[str, Any]
 Measures = dict[str, list[Row]]
@@ -75,6 +76,14 @@ _TOTALS: dict[str, LiteralString] = {
 
 async def read(ledger: Ledger, part: Literal["now", "totals"]) -> Measures:
     """Rows by the name of their query. Raises LedgerUnavailable."""
-    queries = _NOW if part == "now" else _TOTALS
     async with snapshot(ledger) as connection:
-        return {name: list(await many(connection, query)) for name, query in queries.items()}
+        return await read_now(connection) if part == "now" else await _read(connection, _TOTALS)
+
+
+async def read_now(connection: Connection) -> Measures:
+    """The part `now`, in a snapshot that is read for more."""
+    return await _read(connection, _NOW)
+
+
+async def _read(connection: Connection, queries: Mapping[str, LiteralString]) -> Measures:
+    return {name: list(await many(connection, query)) for name, query in queries.items()}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+EVALUATOR = "watch:evaluator"  # whose reading says whether the alert rules are looked at
 ReadingState = Literal["up", "degraded", "down", "stale", "unknown"]
 Working = Literal["yes", "no", "unknown"]
 

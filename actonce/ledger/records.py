@@ -109,26 +109,6 @@ async def task_record(ledger: Ledger, task_id: str) -> TaskRecord | None:
         )
 
 
-async def list_tasks(
-    ledger: Ledger,
-    *,
-    state: str | None = None,
-    task_type: str | None = None,
-    tenant: str | None = None,
-    limit: int = 100,
-) -> list[Task]:
-    """Tasks, newest first."""
-    async with snapshot(ledger) as connection:
-        rows = await many(
-            connection,
-            "SELECT * FROM actonce.task WHERE (%(state)s::text IS NULL OR state = %(state)s)"
-            " AND (%(type)s::text IS NULL OR task_type = %(type)s)"
-            " AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s) ORDER BY created_at DESC, task_id LIMIT %(limit)s",
-            {"state": state, "type": task_type, "tenant": tenant, "limit": limit},
-        )
-        return [Task.of(row) for row in rows]
-
-
 async def cancels_to_deliver(ledger: Ledger, limit: int = 100) -> list[Task]:
     """Tasks whose cancellation was asked for and that have no outcome yet."""
     async with snapshot(ledger) as connection:
@@ -208,56 +188,21 @@ async def _would(connection: Connection, key: OperationKey, operation: Operation
     return Allowed(action, True, residual_risk=risk)
 
 
-async def list_operations(
-    ledger: Ledger,
-    *,
-    state: str | None = None,
-    natural_key: str | None = None,
-    destination: str | None = None,
-    tenant: str | None = None,
-    limit: int = 100,
-) -> list[Operation]:
-    """Operations, newest first."""
-    async with snapshot(ledger) as connection:
-        rows = await many(
-            connection,
-            "SELECT * FROM actonce.operation WHERE (%(state)s::text IS NULL OR state = %(state)s)"
-            " AND (%(natural_key)s::text IS NULL OR natural_key = %(natural_key)s)"
-            " AND (%(destination)s::text IS NULL OR destination = %(destination)s)"
-            " AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s) ORDER BY created_at DESC LIMIT %(limit)s",
-            {
-                "state": state,
-                "natural_key": natural_key,
-                "destination": destination,
-                "tenant": tenant,
-                "limit": limit,
-            },
-        )
-        return [Operation.of(row) for row in rows]
-
-
-async def list_pages(ledger: Ledger, *, open_only: bool = True, limit: int = 100) -> list[Row]:
-    """Pages, newest first."""
-    async with snapshot(ledger) as connection:
-        return list(
-            await many(
-                connection,
-                "SELECT * FROM actonce.page WHERE closed_at IS NULL OR NOT %s ORDER BY page_id DESC LIMIT %s",
-                (open_only, limit),
-            )
-        )
-
-
 async def list_dependencies(ledger: Ledger) -> list[Row]:
     """The prober's readings, with their age in seconds by the ledger's clock (`age_s`)."""
     async with snapshot(ledger) as connection:
-        return list(
-            await many(
-                connection,
-                "SELECT *, extract(epoch FROM clock_timestamp() - checked_at)::float8 AS age_s"
-                " FROM actonce.dependency ORDER BY kind, name",
-            )
+        return await dependency_rows(connection)
+
+
+async def dependency_rows(connection: Connection) -> list[Row]:
+    """The same, in a snapshot that is read for more."""
+    return list(
+        await many(
+            connection,
+            "SELECT *, extract(epoch FROM clock_timestamp() - checked_at)::float8 AS age_s"
+            " FROM actonce.dependency ORDER BY kind, name",
         )
+    )
 
 
 async def open_operations(ledger: Ledger) -> dict[str, dict[str, int]]:

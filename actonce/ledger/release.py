@@ -85,6 +85,13 @@ async def control(ledger: Ledger, task_type: str, queue: str) -> Control:
         return (await _standing(connection, task_type, queue, lock=False))[0]
 
 
+async def standing(ledger: Ledger, task_type: str, queue: str) -> Control | None:
+    """The same, reading only; None for a type that nothing was ever accepted for."""
+    async with ledger.transaction() as connection:
+        row = await one(connection, _STANDING, {"type": task_type, "queue": queue, "fresh": READING_FRESH_S})
+    return None if row is None else Control(**{name: row[name] for name in Control.__dataclass_fields__})
+
+
 async def turn(ledger: Ledger, task_type: str, queue: str, *, limit: int) -> list[Task]:
     """Release what may go now, at most `limit`, oldest first; the caller hands them to Temporal.
 

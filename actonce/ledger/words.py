@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from urllib.parse import quote
 
 from actonce.contracts.commands import CLIENT
 from actonce.ledger.approvals import Approval
@@ -123,3 +124,19 @@ def operation_next(operation: Operation, allowed: list[Allowed]) -> list[str]:
         when = f", and is read for absence from {utc(operation.reconcile_at)}" if operation.reconcile_at else ""
         return [f"nothing: it is being reconciled{when}; the effect {may_commit_words(operation)}"]
     return []
+
+
+def ui_link(base: str | None, namespace: str, workflow_id: str, run_id: str | None) -> str | None:
+    """Where the Temporal UI shows a workflow (its runs, while no run is known)."""
+    if not base:
+        return None
+    link = f"{base.rstrip('/')}/namespaces/{quote(namespace, safe='')}/workflows/{quote(workflow_id, safe='')}"
+    return f"{link}/{run_id}/history" if run_id else link
+
+
+def history_link(base: str | None, namespace: str, workflow_id: str) -> str | None:
+    """The history of the newest run as JSON, by the HTTP API behind the Temporal UI."""
+    if not base:
+        return None
+    where = f"namespaces/{quote(namespace, safe='')}/workflows/{quote(workflow_id, safe='')}/history"
+    return f"{base.rstrip('/')}/api/v1/{where}"

@@ -20,7 +20,7 @@ from actonce.health.exposition import own_metrics, serving
 from actonce.health.metrics import METRICS, Collector
 from actonce.health.rules import Rule, load_rules
 from actonce.health.turns import Turns
-from actonce.ledger import alerts, pages, records, watch
+from actonce.ledger import alerts, listing, pages, records, watch
 from actonce.ledger.alerts import Seen
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
@@ -69,11 +69,11 @@ async def test_alert_is_pending_for_its_time_then_fires_with_one_page_and_is_clo
 ) -> None:
     await queue(ledger, "down")
     await evaluator(ledger, RULES["NobodyWorks"]).evaluate_once()
-    assert await states(ledger) == {NOBODY: "pending"} and await records.list_pages(ledger) == []
+    assert await states(ledger) == {NOBODY: "pending"} and await listing.pages(ledger) == []
     await back(ledger, "alert", "since", 61)
     for _ in range(3):  # another evaluator each time: nothing of it lives in a process
         await evaluator(ledger, RULES["NobodyWorks"]).evaluate_once()
-    [page] = await records.list_pages(ledger)
+    [page] = await listing.pages(ledger)
     assert (page["incident"], page["reason"], page["severity"], page["seen_again"]) == (
         NOBODY,
         "nobody_works",
@@ -83,7 +83,7 @@ async def test_alert_is_pending_for_its_time_then_fires_with_one_page_and_is_clo
     assert "docs/operations/nobody_works.md" in page["body"] and "task queue q" in page["title"]
     await queue(ledger, "up")
     await evaluator(ledger, RULES["NobodyWorks"]).evaluate_once()
-    assert await states(ledger) == {NOBODY: "resolved"} and await records.list_pages(ledger) == []
+    assert await states(ledger) == {NOBODY: "resolved"} and await listing.pages(ledger) == []
     events = [row["kind"] async for table, row in watch.export(ledger) if table == "audit"]
     assert [kind for kind in events if kind.startswith("alert.")] == ["alert.firing", "alert.resolved"]
 
@@ -100,7 +100,7 @@ async def test_what_comes_again_waits_again_and_has_a_page_of_its_own(ledger: Le
         assert (row["state"], row["firings"], row["resolved_at"]) == ("firing", number, None)
         await queue(ledger, "up")
         await evaluate.evaluate_once()
-    assert len(await records.list_pages(ledger, open_only=False)) == 2
+    assert len(await listing.pages(ledger, open_only=False)) == 2
 
 
 async def test_condition_that_passes_before_its_time_pages_nobody(ledger: Ledger) -> None:
@@ -110,13 +110,13 @@ async def test_condition_that_passes_before_its_time_pages_nobody(ledger: Ledger
     await queue(ledger, "up")
     await evaluate.evaluate_once()
     assert await states(ledger) == {NOBODY: "resolved"}
-    assert await records.list_pages(ledger, open_only=False) == []
+    assert await listing.pages(ledger, open_only=False) == []
 
 
 async def test_two_evaluators_at_once_fire_once(ledger: Ledger) -> None:
     await queue(ledger, "down")
     await asyncio.gather(*(evaluator(ledger, at_once("NobodyWorks")).evaluate_once() for _ in range(6)))
-    [page] = await records.list_pages(ledger, open_only=False)
+    [page] = await listing.pages(ledger, open_only=False)
     assert page["seen_again"] == 0 and (await alerts.listing(ledger))[0]["firings"] == 1
 
 
@@ -197,12 +197,12 @@ async def test_unanswered_page_about_unanswered_pages_does_not_keep_itself_alive
         await pages.open_page(connection, incident="operation:x", reason="not_visible", title="held", body="Do: …")
     await back(ledger, "page", "opened_at", 3600)
     await evaluator(ledger, at_once("NobodyAnswers")).evaluate_once()
-    [about, page] = await records.list_pages(ledger)
+    [about, page] = await listing.pages(ledger)
     assert about["reason"] == "nobody_answers"
     await back(ledger, "page", "opened_at", 3600)
     await watch.acknowledge_page(ledger, page["page_id"], "Ada")
     await evaluator(ledger, at_once("NobodyAnswers")).evaluate_once()
-    assert [row["incident"] for row in await records.list_pages(ledger)] == ["operation:x"]
+    assert [row["incident"] for row in await listing.pages(ledger)] == ["operation:x"]
 
 
 async def test_operation_past_its_time_that_nobody_settles_is_overdue(fresh_dsn: str) -> None:

@@ -22,7 +22,7 @@ from actonce.effects.activities import FAILURES_MAX
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import settle_step
 from actonce.effects.system import System
-from actonce.ledger import decisions, permits, records, tasks
+from actonce.ledger import decisions, listing, permits, tasks
 from actonce.ledger.watch import find_operation, operations_of_task
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
@@ -150,11 +150,11 @@ async def test_an_issue_that_keeps_failing_before_its_intent_is_paged_once_and_g
             handle = await start()
 
             async def told() -> bool:
-                rows = await records.list_pages(system.ledger)
+                rows = await listing.pages(system.ledger)
                 return any(row["seen_again"] >= 1 for row in rows)
 
             await eventually(told, within_s=30, what="paged, and tried again", every_s=0.1)
-            (page,) = await records.list_pages(system.ledger)
+            (page,) = await listing.pages(system.ledger)
             task = await tasks.get(system.ledger, "t/beside/defect")
             assert task is not None and (task.state, task.reason) == ("held", "step_failing")
             assert (page["reason"], page["task_id"]) == ("step_failing", "t/beside/defect")
@@ -162,7 +162,7 @@ async def test_an_issue_that_keeps_failing_before_its_intent_is_paged_once_and_g
             failing.set()
             async with asyncio.timeout(20):
                 report = await handle.result()
-        (page,) = await records.list_pages(system.ledger, open_only=False)
+        (page,) = await listing.pages(system.ledger, open_only=False)
     assert report["state"] == "complete" and page["closed_at"] is not None
 
 
@@ -181,7 +181,7 @@ async def test_a_plan_that_keeps_failing_is_paged(
             handle = await start()
 
             async def told() -> bool:
-                return bool(await records.list_pages(system.ledger))
+                return bool(await listing.pages(system.ledger))
 
             await eventually(told, within_s=20, what="paged", every_s=0.1)
             task = await tasks.get(system.ledger, "t/beside/plan")

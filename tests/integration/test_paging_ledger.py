@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from actonce.health import LedgerPages
-from actonce.ledger import pages, records, watch
+from actonce.ledger import listing, pages, records, watch
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
 from actonce.paging import Pager, PagingSettings
@@ -30,7 +30,7 @@ async def ledger(fresh_dsn: str) -> AsyncIterator[Ledger]:
 async def open_page(ledger: Ledger, reason: str = "not_visible") -> int:
     async with ledger.transaction() as connection:
         await pages.open_page(connection, incident="operation:x", reason=reason, title=f"held: {reason}", body="Do: …")
-    return int((await records.list_pages(ledger))[0]["page_id"])
+    return int((await listing.pages(ledger))[0]["page_id"])
 
 
 def pager(ledger: Ledger, *urls: str, repeat_s: float = 900) -> Pager:
@@ -49,7 +49,7 @@ async def test_one_incident_is_sent_once_to_each_channel_however_often_it_is_see
         await open_page(ledger)
         assert await duty.deliver_once() == 0
         assert len(sink.of("oncall")) == len(file.read_text().splitlines()) == 1
-        [row] = await records.list_pages(ledger)
+        [row] = await listing.pages(ledger)
         assert (row["seen_again"], row["sends"], set(row["delivery"].values())) == (1, 2, {"ok"})
         assert json.loads(file.read_text())["incident"] == "operation:x"
 
@@ -81,7 +81,7 @@ async def test_news_of_an_acknowledged_page_is_repeated_until_it_is_acknowledged
         await open_page(ledger, "possible_duplicate")  # a repeat is no news
         await watch.acknowledge_page(ledger, page_id, "Ada")
         await open_page(ledger, "possible_duplicate")
-        [row] = await records.list_pages(ledger)
+        [row] = await listing.pages(ledger)
         assert row["acknowledged_by"] == "Ada"
 
 
@@ -136,7 +136,7 @@ async def test_channel_that_is_down_is_shown_and_gets_its_page_when_it_is_back(l
 
         await eventually(back, within_s=10, what="the second channel gets it")
         assert len(good.pages) == 1
-        [row] = await records.list_pages(ledger)
+        [row] = await listing.pages(ledger)
         assert set(row["delivery"].values()) == {"ok"}
 
 
@@ -166,7 +166,7 @@ async def test_warning_that_no_channel_wants_is_shown_and_never_due(ledger: Ledg
         await open_page(ledger, "backlog")
         assert await pager(ledger, sink.url("oncall")).deliver_once() == 0
         assert await watch.undelivered_pages(ledger, 900, {"page": ["c"]}) == []
-        assert [p["severity"] for p in await records.list_pages(ledger)] == ["warning"] and sink.pages == []
+        assert [p["severity"] for p in await listing.pages(ledger)] == ["warning"] and sink.pages == []
         settings = PagingSettings(page_urls=(), page_warning_urls=(sink.url("day"),))
         assert await Pager(LedgerPages(ledger), settings).deliver_once() == 1
         assert [p.title for p in sink.of("day")] == ["held: backlog"]

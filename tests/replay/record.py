@@ -21,7 +21,7 @@ from temporalio.client import WorkflowHandle
 from actonce.contracts.approval import ApprovalVote
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import DecisionRequest, TaskInput
-from actonce.ledger import approvals, decisions
+from actonce.ledger import approvals, decisions, listing
 from actonce.memory import HashingEmbedder
 from actonce.memory.setting_up import rebuild_index, set_up
 from actonce.stack import Stack
@@ -118,7 +118,7 @@ async def asked(lab: Lab, story: str, decision: Literal["approve", "reject"]) ->
         system = await bench.system()
         ledger = system.ledger
         (asked_for,) = await eventually(
-            lambda: approvals.listing(ledger, state="pending"), within_s=20, what="people are asked", every_s=0.1
+            lambda: listing.approvals(ledger, state="pending"), within_s=20, what="people are asked", every_s=0.1
         )
         await eventually(lambda: _waits(handle), within_s=20, what="it says that it waits", every_s=0.1)
         given = ApprovalVote(name="ada", note="looked at it", digest=asked_for.digest)

@@ -2,9 +2,8 @@
 "use strict";
 
 const PAUSE_MS = 2500; // between two refreshes, however much happens
-const zone = new Intl.DateTimeFormat(undefined, {
-  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
-});
+// Swedish writes times as the pages do in UTC: 2026-01-31 17:05:09, in the zone of the reader.
+const zone = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium" });
 
 function localTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
@@ -92,6 +91,8 @@ function follow() {
 }
 
 localTimes(document);
+const named = document.getElementById("zone");
+if (named) named.textContent = zone.resolvedOptions().timeZone;
 countDown();
 setInterval(countDown, 1000);
 follow();

@@ -9,7 +9,7 @@ import pytest
 
 from actonce.audit import AuditSettings
 from actonce.contracts.audit import parse
-from actonce.ledger import records
+from actonce.ledger import listing, records
 from actonce.ledger.store import Ledger, audit
 from actonce.stack import Stack
 from actonce.testing.collector import Collector
@@ -40,7 +40,7 @@ async def turn(keeper: Kept) -> None:
 async def caught_up(keeper: Kept, name: str) -> bool:
     await turn(keeper)
     shown = {row["name"]: row["state"] for row in await records.list_dependencies(keeper.ledger)}
-    open_ = [page for page in await records.list_pages(keeper.ledger) if page["reason"] == "audit_lag"]
+    open_ = [page for page in await listing.pages(keeper.ledger) if page["reason"] == "audit_lag"]
     return shown.get(f"audit:{name}") == "up" and not open_
 
 
@@ -48,7 +48,7 @@ async def paged(keeper: Kept, words: str) -> bool:
     await turn(keeper)
     return any(
         page["reason"] == "audit_lag" and page["severity"] == "page" and words in page["body"]
-        for page in await records.list_pages(keeper.ledger)
+        for page in await listing.pages(keeper.ledger)
     )
 
 

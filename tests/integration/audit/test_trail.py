@@ -14,7 +14,7 @@ import pytest
 from actonce.audit import AuditSettings, FileSink, Shipper, read_folder
 from actonce.audit.files import files_of
 from actonce.contracts.audit import End, Event, parse, seal
-from actonce.ledger import audit_chain, records, watch
+from actonce.ledger import audit_chain, listing, records, watch
 from actonce.ledger.audit_facts import REQUIRED
 from actonce.ledger.store import Ledger, audit
 from actonce.trail import AuditKeeper, LedgerJournal, Report, verify
@@ -323,12 +323,12 @@ async def test_keeper_pages_a_gap_once_and_closes_it_when_the_trail_is_whole_aga
     await superuser.execute("ALTER TABLE actonce.hold DISABLE TRIGGER audit_hold_closed")
     await keeper.verify_once()
     await keeper.verify_once()
-    [page] = [p for p in await records.list_pages(ledger) if p["incident"] == "audit:gap"]
+    [page] = [p for p in await listing.pages(ledger) if p["incident"] == "audit:gap"]
     assert (page["reason"], page["severity"], page["seen_again"]) == ("audit_gap", "page", 1)
     assert "trigger_off: trigger audit_hold_closed of hold is switched off" in page["body"]
     await superuser.execute("ALTER TABLE actonce.hold ENABLE TRIGGER audit_hold_closed")
     await keeper.verify_once()
-    assert [p for p in await records.list_pages(ledger) if p["incident"] == "audit:gap"] == []
+    assert [p for p in await listing.pages(ledger) if p["incident"] == "audit:gap"] == []
 
 
 async def test_lag_is_shown_warned_of_and_paged_by_age_and_closed_when_it_is_over(
@@ -339,7 +339,7 @@ async def test_lag_is_shown_warned_of_and_paged_by_age_and_closed_when_it_is_ove
     name = f"file:{tmp_path}"
     for warn_s, page_s, severity in ((3600.0, 7200.0, None), (0.0, 3600.0, "warning"), (0.0, 0.0, "page")):
         lag = await report_lag(ledger, name, warn_s=warn_s, page_s=page_s)
-        shown = [p["severity"] for p in await records.list_pages(ledger) if p["reason"] == "audit_lag"]
+        shown = [p["severity"] for p in await listing.pages(ledger) if p["reason"] == "audit_lag"]
         assert shown == ([severity] if severity else []) and lag.waiting >= lag.head > 0
     due = await watch.undelivered_pages(ledger, 900)
     assert "audit_lag" in [p["reason"] for p in due]
@@ -347,7 +347,7 @@ async def test_lag_is_shown_warned_of_and_paged_by_age_and_closed_when_it_is_ove
     await seal_all(ledger)  # the page's own events
     await ship_all(ledger, tmp_path)
     await report_lag(ledger, name, warn_s=3600, page_s=7200)
-    assert [p for p in await records.list_pages(ledger) if p["reason"] == "audit_lag"] == []
+    assert [p for p in await listing.pages(ledger) if p["reason"] == "audit_lag"] == []
     [row] = [r for r in await records.list_dependencies(ledger) if r["kind"] == "audit_sink"]
     assert (row["name"], row["state"]) == (f"audit:{name}", "up")
 

@@ -10,7 +10,7 @@ from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import DecisionRequest, TaskReport
 from actonce.contracts.people import Role, Scope
 from actonce.contracts.verdict import Outcome, Reason, Receipt, Verdict
-from actonce.ledger import alerts, decisions, outcomes, pages, people, permits, records, sessions, tasks, tokens, watch
+from actonce.ledger import alerts, decisions, listing, outcomes, pages, people, permits, sessions, tasks, tokens, watch
 from actonce.ledger.alerts import Seen
 from actonce.ledger.permits import Intent, Owner, Permit
 from actonce.ledger.store import Ledger, Operation
@@ -56,7 +56,7 @@ async def work(ledger: Ledger) -> None:
     stopped = await outcomes.record_hold(
         ledger, await permit(ledger, held.task_id, "two"), Reason.STORED_ERROR_REPLAYED, "a stored 500"
     )
-    [page, *_] = [p for p in await records.list_pages(ledger) if p["operation_id"] == stopped.operation_id]
+    [page, *_] = [p for p in await listing.pages(ledger) if p["operation_id"] == stopped.operation_id]
     await watch.acknowledge_page(ledger, page["page_id"], "olga")
     request = DecisionRequest(
         action="mark_committed",

@@ -18,7 +18,7 @@ import workflows
 from actonce.contracts.approval import ApprovalAct, ApprovalRenewal, ApprovalVote
 from actonce.contracts.messages import TaskInput
 from actonce.effects.system import System
-from actonce.ledger import approvals, tasks
+from actonce.ledger import approvals, listing, tasks
 from actonce.ledger.approvals import Approval
 from actonce.stack import Stack
 from actonce.stack.temporal import Temporal
@@ -33,7 +33,7 @@ async def pending(bench: Bench, system: System, within_s: float = 30) -> Approva
     """The one approval that people are asked for now."""
 
     async def check() -> Approval | None:
-        found = await approvals.listing(system.ledger, state="pending")
+        found = await listing.approvals(system.ledger, state="pending")
         return found[0] if len(found) == 1 else None
 
     return await eventually(check, within_s=within_s, what=f"{bench.account} asks people", every_s=0.1)
@@ -119,7 +119,7 @@ async def test_expired_while_waiting_is_held_renewed_by_people_and_resumed(lab: 
             handle = lab.temporal.get_workflow_handle(task.task_id, result_type=dict)
             row = await bench.until_state("held")
             assert row["reason"] == "approval_expired" and bench.requests() == []
-            (expired,) = await approvals.listing(system.ledger)
+            (expired,) = await listing.approvals(system.ledger)
             assert expired.state == "expired"
             pages = [p for p in await bench.rows("page") if p["closed_at"] is None]
             assert [p["reason"] for p in pages] == ["approval_expired"], (
@@ -311,7 +311,7 @@ async def test_a_long_wait_continues_as_new_before_the_history_is_full_and_keeps
             return len(runs) >= 4
 
         await eventually(fourth_run, within_s=60, what="its fourth run", every_s=0.05)
-        assert await approvals.listing(system.ledger) != [] and bench.requests() == []
+        assert await listing.approvals(system.ledger) != [] and bench.requests() == []
         handle = client.get_workflow_handle(task.task_id, result_type=dict)
         await vote(system, approval, handle)
         assert (await first.result())["state"] == "complete", "whoever followed the first run follows the last"

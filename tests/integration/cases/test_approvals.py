@@ -20,7 +20,7 @@ from actonce.effects.decide import decide
 from actonce.effects.perform import perform
 from actonce.effects.system import System
 from actonce.effects.watcher import watch_once
-from actonce.ledger import approvals, decisions, gates, tasks
+from actonce.ledger import approvals, decisions, gates, listing, tasks
 from actonce.ledger.approvals import Approval
 from actonce.testing.waiting import eventually
 from tests.integration.cases.kit import Bench, Lab, key_of, side_by_side
@@ -39,7 +39,7 @@ async def asked(bench: Bench, system: System, request: OperationRequest | None =
     _, task_type, key = request.task_id.split("/")
     await tasks.accept(system.ledger, "default", task_type, key, {})
     await propose(system, request)
-    (approval,) = await approvals.listing(system.ledger, state="pending")
+    (approval,) = await listing.approvals(system.ledger, state="pending")
     return approval
 
 
@@ -128,7 +128,7 @@ async def test_a_permit_that_nobody_was_asked_for_is_refused_and_people_are_aske
     async with lab.bench(contracts=WANTED) as bench:
         system = await bench.system()
         await held_for(bench, await perform(system, bench.request()), "approval_required")
-        (approval,) = await approvals.listing(system.ledger, state="pending")
+        (approval,) = await listing.approvals(system.ledger, state="pending")
         with pytest.raises(DecisionRefused, match="decide it") as early:
             await press_resume(bench, system)
         assert early.value.code == "condition_not_met"
@@ -237,7 +237,7 @@ async def test_click_after_the_expiry_is_recorded_as_a_click_and_never_shown_as_
         system = await bench.system()
         approval = await asked(bench, system)
         await over(bench, approval)
-        (shown,) = await approvals.listing(system.ledger)
+        (shown,) = await listing.approvals(system.ledger)
         assert shown.state == "expired", "before anybody noticed, too"
         for _ in range(2):
             with pytest.raises(ApprovalRefused) as late:
@@ -260,7 +260,7 @@ async def test_expiry_between_click_and_execution_sends_nothing(lab: Lab) -> Non
         await vote(system, approval)
         await over(bench, approval)
         await held_for(bench, await perform(system, bench.request()), "approval_expired")
-        (shown,) = await approvals.listing(system.ledger)
+        (shown,) = await listing.approvals(system.ledger)
         assert (shown.state, shown.consumed_at) == ("expired", None)
 
 
@@ -359,7 +359,7 @@ async def test_a_vote_about_another_digest_is_not_counted(lab: Lab) -> None:
         with pytest.raises(ApprovalRefused) as refused:
             await approvals.vote(system.ledger, approval.approval_id, "approve", other)
         assert refused.value.code == "changed"
-        (shown,) = await approvals.listing(system.ledger)
+        (shown,) = await listing.approvals(system.ledger)
         assert shown.state == "pending"
 
 
@@ -380,7 +380,7 @@ async def test_asking_twice_asks_nobody_twice_and_moves_no_deadline(lab: Lab) ->
         system, other = await bench.system(), await bench.system()
         first = await asked(bench, system)
         await asyncio.gather(*(propose(s, bench.request()) for s in (system, other) for _ in range(5)))
-        (again,) = await approvals.listing(system.ledger)
+        (again,) = await listing.approvals(system.ledger)
         assert (again.approval_id, again.expires_at) == (first.approval_id, first.expires_at)
         assert len(await bench.rows("page")) == 1 and await kinds(bench) == ["approval.proposed"]
 
@@ -407,7 +407,7 @@ async def test_nobody_is_asked_about_a_cancelled_task(lab: Lab) -> None:
         system = await bench.system()
         approval = await asked(bench, system)
         await tasks.cancel(system.ledger, approval.task_id)
-        (shown,) = await approvals.listing(system.ledger)
+        (shown,) = await listing.approvals(system.ledger)
         assert (shown.state, shown.ended_by) == ("withdrawn", "its task")
         with pytest.raises(ApprovalRefused) as late:
             await vote(system, approval)
