@@ -3,17 +3,22 @@
 It works from the ledger alone: operations past their bound that nobody reads are reconciled or held; operations with
 two or more permits are read again; decisions nobody consumed are consumed; held operations are read now and then, for
 late evidence; operations whose task has no one working on it are held; approvals whose time is over expire.
-One pass is `watch_once`; run it for ever in a process of its own.
+One pass is `watch_once`; run it for ever in a process of its own. Each operation is the business of one task at a time;
+several operations are looked at side by side, so that a route that hangs keeps no other operation from being held.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from actonce.contracts.contract import Contract
 from actonce.contracts.errors import ActonceError, LedgerError, LedgerUnavailable
+from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import State
 from actonce.contracts.verdict import Reading
 from actonce.effects import combine as rule
@@ -32,35 +37,72 @@ class WatchSettings:
     held_again_s: float = 30.0  # how often a held operation is read for late evidence
     orphaned_after_s: float = 120.0  # a ready operation with earlier permits, and nobody took the next one
     give_up_s: float = 60.0  # past its bound: what cannot even be read (a defect, no contract here) is held or paged
+    at_once_max: int = 8  # operations looked at side by side; of one destination half of them
+    pass_s: float = 5.0  # after this a pass begins with no further operation: what is due by then comes first next time
+
+
+Act = Callable[[Operation], Awaitable[None]]
 
 
 async def watch_once(system: System, settings: WatchSettings = WatchSettings()) -> dict[str, int]:
     """One pass. Returns how many operations each duty touched. Raises LedgerUnavailable."""
     ledger = system.ledger
-    return {
-        "expired": await approvals.expire_due(ledger),
-        "unsettled": await _each(
-            await watch.unsettled(ledger, settings.idle_s), lambda o: _settle_or_hold(system, o, settings)
+    expired = await approvals.expire_due(ledger)
+    duties: list[tuple[str, list[Operation], Act]] = [
+        ("decisions", await watch.undecided(ledger, settings.idle_s), lambda o: _decide(system, o)),
+        (
+            "unsettled",
+            await watch.unsettled(ledger, settings.idle_s),
+            lambda o: _settle_or_hold(system, o, settings),
         ),
-        "recounts": await _each(await watch.due_recounts(ledger), lambda o: _recount_or_page(system, o, settings)),
-        "decisions": await _each(await watch.undecided(ledger, settings.idle_s), lambda o: _decide(system, o)),
-        "held": await _each(await watch.held(ledger, settings.held_again_s), lambda o: _settle(system, o)),
-        "orphaned": await _each(await watch.orphaned(ledger, settings.orphaned_after_s), lambda o: _orphan(system, o)),
-    }
+        ("recounts", await watch.due_recounts(ledger), lambda o: _recount_or_page(system, o, settings)),
+        ("orphaned", await watch.orphaned(ledger, settings.orphaned_after_s), lambda o: _orphan(system, o)),
+        ("held", await watch.held(ledger, settings.held_again_s), lambda o: _settle(system, o)),
+    ]
+    this_pass = _Pass(settings)
+    taken: set[OperationKey] = set()
+    begun: dict[str, list[Awaitable[bool]]] = {}
+    for duty, operations, act in duties:  # the first duty that names an operation has it; the others come next time
+        begun[duty] = [this_pass.look(o, act) for o in operations if o.key not in taken]
+        taken |= {o.key for o in operations}
+    done = await asyncio.gather(*(asyncio.gather(*looks) for looks in begun.values()))
+    if this_pass.away is not None:
+        raise this_pass.away
+    return {"expired": expired, **{duty: sum(looks) for duty, looks in zip(begun, done, strict=True)}}
 
 
-async def _each(operations: list[Operation], act: Callable[[Operation], Awaitable[None]]) -> int:
-    """Do every one; one that fails does not stop the others, and is tried again at the next pass."""
-    for operation in operations:
-        try:
-            await act(operation)
-        except LedgerUnavailable:
-            raise
-        except (ActonceError, TimeoutError, OSError) as error:
-            log.warning("watcher: next pass again", operation_id=operation.operation_id, error=str(error))
-        except Exception:
-            log.exception("watcher: next pass again", operation_id=operation.operation_id)
-    return len(operations)
+@dataclass
+class _Pass:
+    """What is shared by all who look at an operation in one pass."""
+
+    settings: WatchSettings
+    away: LedgerUnavailable | None = None  # nobody begins any more, and the pass fails with it
+    began_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        most = self.settings.at_once_max
+        self._places = asyncio.Semaphore(most)
+        self._at_destination: dict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(max(1, most // 2))  # one that hangs leaves places to all others
+        )
+
+    async def look(self, operation: Operation, act: Act) -> bool:
+        """Do what its duty says. One that fails stops no other, and is tried again at the next pass.
+
+        False when there was no place for it in this pass.
+        """
+        async with self._at_destination[operation.destination], self._places:
+            if self.away is not None or time.monotonic() - self.began_s > self.settings.pass_s:
+                return False
+            try:
+                await act(operation)
+            except LedgerUnavailable as error:
+                self.away = error
+            except (ActonceError, TimeoutError, OSError) as error:
+                log.warning("watcher: next pass again", operation_id=operation.operation_id, error=str(error))
+            except Exception:
+                log.exception("watcher: next pass again", operation_id=operation.operation_id)
+            return True
 
 
 async def _settle(system: System, operation: Operation) -> None:

@@ -14,11 +14,15 @@ from actonce.ledger import pages
 from actonce.ledger.store import WHERE_KEY, Ledger, Operation, audit, identity_params, lock_operation, many, one
 from actonce.ledger.tasks import Task
 
-_NOBODY_READS: LiteralString = (
-    " AND NOT EXISTS (SELECT 1 FROM actonce.verdict v WHERE v.tenant = o.tenant AND v.destination = o.destination"
-    " AND v.action = o.action AND v.operation_id = o.operation_id"
-    " AND v.at > clock_timestamp() - make_interval(secs => %s))"
+# Those that nobody has read for so many seconds, the longest unread first: a pass that had to stop is taken up by the
+# next one.
+_UNREAD: LiteralString = (
+    "SELECT o.* FROM actonce.operation o CROSS JOIN LATERAL (SELECT max(v.at) AS at FROM actonce.verdict v"
+    " WHERE v.tenant = o.tenant AND v.destination = o.destination AND v.action = o.action"
+    " AND v.operation_id = o.operation_id) seen"
+    " WHERE (seen.at IS NULL OR seen.at <= clock_timestamp() - make_interval(secs => %s))"
 )
+_LONGEST_UNREAD_FIRST: LiteralString = " ORDER BY seen.at NULLS FIRST, o.updated_at LIMIT %s"
 
 
 async def _operations(ledger: Ledger, query: LiteralString, params: tuple[object, ...]) -> list[Operation]:
@@ -28,22 +32,18 @@ async def _operations(ledger: Ledger, query: LiteralString, params: tuple[object
 
 
 async def unsettled(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Operation]:
-    """Operations past reconcile-after that nobody has settled and nobody reads (rule R11), oldest first."""
+    """Operations past reconcile-after that nobody has settled and nobody reads (rule R11)."""
     return await _operations(
         ledger,
-        "SELECT * FROM actonce.operation o WHERE state IN ('dispatched', 'unknown', 'acknowledged')"
-        f" AND reconcile_at < clock_timestamp(){_NOBODY_READS} ORDER BY reconcile_at LIMIT %s",
+        f"{_UNREAD} AND o.state IN ('dispatched', 'unknown', 'acknowledged') AND o.reconcile_at < clock_timestamp()"
+        f"{_LONGEST_UNREAD_FIRST}",
         (idle_s, limit),
     )
 
 
 async def held(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Operation]:
-    """Held operations that nobody has read for `idle_s`, oldest first: late evidence may still resolve them."""
-    return await _operations(
-        ledger,
-        f"SELECT * FROM actonce.operation o WHERE state = 'held'{_NOBODY_READS} ORDER BY updated_at LIMIT %s",
-        (idle_s, limit),
-    )
+    """Held operations that nobody has read for `idle_s`: late evidence may still resolve them."""
+    return await _operations(ledger, f"{_UNREAD} AND o.state = 'held'{_LONGEST_UNREAD_FIRST}", (idle_s, limit))
 
 
 async def undecided(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Operation]:

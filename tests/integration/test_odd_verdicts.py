@@ -21,23 +21,8 @@ from actonce.effects.decide import decide
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import reconcile, settle_step
 from actonce.ledger import decisions
-from tests.integration.test_odd_destinations import (
-    BY_CANCEL,
-    BY_KEY,
-    SOON,
-    TIMING,
-    TO_THE_PAGE_S,
-    Deployment,
-    contract,
-    deployment,
-    is_cancelled,
-    key_of,
-    ours,
-    request,
-    take,
-)
-
-__all__ = ["deployment"]  # the fixture
+from tests.integration.odd_bench import TIMING, TO_THE_PAGE_S, Deployment, contract, key_of, ours, request, take
+from tests.integration.test_odd_destinations import BY_CANCEL, BY_KEY, SOON, is_cancelled
 
 
 async def test_reading_that_began_before_the_decision_is_not_the_one_it_triggers(deployment: Deployment) -> None:

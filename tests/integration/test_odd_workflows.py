@@ -26,7 +26,7 @@ from actonce.ledger import decisions, listing, permits, tasks
 from actonce.ledger.watch import find_operation, operations_of_task
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
-from tests.integration.test_odd_destinations import TO_THE_PAGE_S, contract, key_of, ours, request, take
+from tests.integration.odd_bench import TO_THE_PAGE_S, contract, key_of, ours, request, take
 
 QUEUE = "odd-workflows"
 

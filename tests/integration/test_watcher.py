@@ -1,0 +1,91 @@
+"""The watcher looks at several operations side by side, and at each by one task at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from actonce.contracts.contract import Contract
+from actonce.contracts.errors import RouteUnavailable
+from actonce.contracts.verdict import Page
+from actonce.destinations.base import Lookup
+from actonce.effects.perform import perform
+from actonce.effects.watcher import WatchSettings, watch_once
+from actonce.testing.waiting import eventually
+from tests.integration.odd_bench import TIMING, TO_THE_PAGE_S, Deployment, contract, key_of, request
+
+OPERATIONS = range(1, 7)
+AT_ONCE = WatchSettings(idle_s=0, at_once_max=8, pass_s=600)
+HANGS_S = 100.0  # far longer than all else here: a route that hangs, not one that is slow
+
+
+def patient() -> Contract:
+    return contract(timing=TIMING.model_copy(update={"read_deadline_s": HANGS_S}))
+
+
+async def test_a_route_that_hangs_keeps_no_other_operation_from_being_held(deployment: Deployment) -> None:
+    """The oldest operation's route answers only when all others are held: one after another they never would be."""
+    oldest = key_of(request(OPERATIONS[0])).operation_id
+    held_meanwhile: list[int] = []
+
+    async def all_others_held() -> bool:
+        states = Counter(row["state"] for row in await deployment.rows("operation"))
+        return states == {"held": len(OPERATIONS) - 1, "unknown": 1}
+
+    async def read(look: Lookup, _cursor: str | None) -> Page:
+        if look.operation_id == oldest:
+            await eventually(all_others_held, within_s=30, what="every other operation held")
+            held_meanwhile.append(len(await deployment.rows("hold")))
+        raise RouteUnavailable("nobody answers")
+
+    system = await deployment.process(of=patient(), read=read)
+    for number in OPERATIONS:
+        await perform(system, request(number))
+    await asyncio.sleep(TO_THE_PAGE_S)
+    assert (await watch_once(system, AT_ONCE))["unsettled"] == len(OPERATIONS)
+    assert held_meanwhile == [len(OPERATIONS) - 1]
+    assert {row["state"] for row in await deployment.rows("operation")} == {"held"}
+
+
+async def test_one_destination_takes_half_of_the_places_and_no_operation_two(deployment: Deployment) -> None:
+    running: Counter[str] = Counter()
+    most: list[int] = []
+    half = asyncio.Event()
+
+    async def read(look: Lookup, _cursor: str | None) -> Page:
+        running[look.operation_id] += 1
+        most.append(running.total())
+        assert running[look.operation_id] == 1
+        if running.total() == AT_ONCE.at_once_max // 2:
+            half.set()
+        await asyncio.wait_for(half.wait(), 30)
+        running[look.operation_id] -= 1
+        raise RouteUnavailable("nobody answers")
+
+    system = await deployment.process(of=patient(), read=read)
+    for number in OPERATIONS:
+        await perform(system, request(number))
+    await asyncio.sleep(TO_THE_PAGE_S)
+    await watch_once(system, AT_ONCE)
+    assert max(most) == AT_ONCE.at_once_max // 2 and len(most) == len(OPERATIONS)
+
+
+async def test_a_pass_that_is_over_goes_on_where_it_ended(deployment: Deployment) -> None:
+    """Each pass has room for one operation: the one that was not read for longest."""
+    read_now: list[str] = []
+
+    async def read(look: Lookup, _cursor: str | None) -> Page:
+        read_now.append(look.operation_id)
+        raise RouteUnavailable("nobody answers")
+
+    system = await deployment.process(of=patient(), read=read)
+    for number in OPERATIONS[:3]:
+        await perform(system, request(number))
+    await asyncio.sleep(TO_THE_PAGE_S)
+    nothing = await watch_once(system, WatchSettings(idle_s=0, pass_s=-1.0))
+    assert nothing["unsettled"] == 0 and read_now == []
+    await watch_once(system, WatchSettings(idle_s=0, held_again_s=0, pass_s=600, at_once_max=1))
+    first = list(read_now)
+    await watch_once(system, WatchSettings(idle_s=0, held_again_s=0, pass_s=600, at_once_max=1))
+    assert sorted(first) == sorted(read_now[len(first) :]) and len(set(first)) == 3
+    assert read_now[len(first) :] == first, "held ones are read again in the order in which they were read"
