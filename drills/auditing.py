@@ -28,6 +28,11 @@ from drills.rig import ROOT, Cell
 
 SINK_BYTES = 1 << 20
 LEDGER_BYTES = 24 << 20  # a copy of the empty ledger takes about 9 MB
+Place = Callable[[str | None, str | None], str | None]  # operation_id, task_id → cell
+COLLECTOR_ASKED = (  # what the witness says to a collector
+    b"POST /v1/logs HTTP/1.1\r\nHost: collector\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+    b'{"resourceLogs": []}'
+)
 FIRST_FILE = "audit-000000000001.jsonl"
 # Seconds. Everything that pages after a while does so soon enough to be seen; a real deployment waits longer.
 SOON = {
@@ -161,24 +166,28 @@ async def export(cell: Cell, destination: str, copy: Callable[[], list[str]], wi
     await eventually(confirmed, within_s=within_s, what=f"{cell.name}: seq {last} shipped", every_s=0.3)
     record_events(cell, rows)
     for text in copy():
-        if _seq(text) <= last:  # what came since is not in `rows`
+        if seq_of(text) <= last:  # what came since is not in `rows`
             cell.run.writer.append("witness", "audit_copy", cell.name, destination=destination, text=text)
 
 
-def _seq(text: str) -> int:
+def seq_of(text: str) -> int:
+    """Of an event's line; 0 of what is none."""
     try:
         return int(json.loads(text)["seq"])
     except (ValueError, KeyError, TypeError):
         return 0  # no event: the judge is to see it
 
 
-def record_events(cell: Cell, rows: list[dict[str, Any]]) -> None:
-    """The ledger's own audit rows."""
+def record_events(cell: Cell, rows: list[dict[str, Any]], place: Place | None = None) -> None:
+    """The ledger's own audit rows. `place`: the cell of a row, where cells share a ledger; its None leaves it out."""
     for row in rows:
+        where = cell.name if place is None else place(row["operation_id"], row["task_id"])
+        if where is None:
+            continue
         cell.run.writer.append(
             "caller",
             "audit_event",
-            cell.name,
+            where,
             event=row["kind"],
             event_seq=row["seq"],
             hash=row["hash"],
@@ -188,7 +197,7 @@ def record_events(cell: Cell, rows: list[dict[str, Any]]) -> None:
         )
 
 
-async def verify(cell: Cell, folder: Path | None) -> tuple[int, str]:
+async def verify(cell: Cell, folder: Path | None, within_s: float = 60.0) -> tuple[int, str]:
     """`actonce audit verify`, in a process of its own. Returns its exit status and what it said."""
     dsn = cell.run.parts.dsn(cell.database)
     command = ["-m", "actonce.cli", "audit", "verify", "--dsn", dsn, *(["--sink", str(folder)] if folder else [])]
@@ -199,7 +208,7 @@ async def verify(cell: Cell, folder: Path | None) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    said, _ = await asyncio.wait_for(process.communicate(), within_s)
     return int(process.returncode or 0), said.decode(errors="replace").replace(dsn, "DSN")
 
 

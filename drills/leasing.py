@@ -26,13 +26,16 @@ from drills.rig import PURPOSES, READS, Cell
 from drills.world.leases import default_token, mark_of
 
 TICK_S = 0.5
+PIECE_BYTES = 1 << 20  # of a file, read at once
 LIFE_S = 4.0  # of a lease of the write's credential: eight ticks
 APPROVAL_OVER_MINOR = 5_000
 Row = dict[str, Any]
 
 
-def leased(min_left_s: float = 1.0, **modes: Any) -> Callable[[Cell], AbstractAsyncContextManager[dict[str, str]]]:
-    """For `CellSpec.attach`. `modes` are of the world's lease manager."""
+def leased(
+    min_left_s: float = 1.0, *, searched: bool = True, **modes: Any
+) -> Callable[[Cell], AbstractAsyncContextManager[dict[str, str]]]:
+    """For `CellSpec.attach`. `modes` are of the world's lease manager; `searched`: `search` at its end."""
 
     @contextlib.asynccontextmanager
     async def attach(cell: Cell) -> AsyncIterator[dict[str, str]]:
@@ -49,7 +52,8 @@ def leased(min_left_s: float = 1.0, **modes: Any) -> Callable[[Cell], AbstractAs
             yield {"ACTONCE_CREDENTIALS": str(path), "ACTONCE_PROBE_EVERY_S": "1"}
         finally:
             shutil.rmtree(apart, ignore_errors=True)
-            await search(cell)
+            if searched:
+                await search(cell)
 
     return attach
 
@@ -88,8 +92,12 @@ def principal(cell: Cell) -> str:
     return f"agent-{cell.account}"
 
 
-async def set_policy(cell: Cell, version: int, *, allows: bool) -> None:
-    """The owner of the access policy puts the next one in force, through the client; the drill keeps what it says."""
+async def set_policy(cell: Cell, version: int, *, allows: bool, for_run: bool = False) -> None:
+    """The owner of the access policy puts the next one in force, through the client; the drill keeps what it says.
+
+    `for_run`: it is on record for the whole run and not for the cell alone.
+    """
+    place = None if for_run else cell.name
     rule = {
         "principal": principal(cell),
         "destination": "payments",
@@ -99,14 +107,14 @@ async def set_policy(cell: Cell, version: int, *, allows: bool) -> None:
     policy = json.dumps({"version": version, "rules": [rule]})
     line: dict[str, Any] = {"allowed": allows, "policy_version": version}
     if allows:  # from before it is in force; when rights are taken away, from when they are
-        cell.run.writer.append("drill", "authority", cell.name, **line)
+        cell.run.writer.append("drill", "authority", place, **line)
     said = await doors.client(
         cell, "access-policy", "--set", policy, "--name", "policy owner", "--reason", "the drill", "--json"
     )
     if said.code != 0:
         raise Invalid(f"{cell.name}: the access policy was not taken: {said.err[-400:]}")
     if not allows:
-        cell.run.writer.append("drill", "authority", cell.name, **line)
+        cell.run.writer.append("drill", "authority", place, **line)
 
 
 async def credential(cell: Cell, purpose: str = "write") -> Row:
@@ -186,39 +194,59 @@ async def key_holder(cell: Cell, subject: str) -> dict[str, Any]:
 # the marked secret ------------------------------------------------------------------------------------------------
 
 
-async def search(cell: Cell) -> None:
-    """Look for a marked secret in everything that the cell leaves, and put on record where it was looked for."""
-    texts: dict[str, bytes] = {str(path.name): path.read_bytes() for path in _files(cell)}
-    texts["pages"] = "\n".join(f"{p.title}\n{p.text}" for p in cell.run.sink.of(cell.channel)).encode()
-    texts |= await _ledger(cell)
+async def search(cell: Cell, *, for_run: bool = False) -> None:
+    """Look for a marked secret in everything that the cell leaves, and put on record where it was looked for.
+
+    `for_run`: in what every cell of the run left, and on record for the whole run.
+    """
     mark = mark_of(cell.account).encode()  # another cell's leak is that cell's finding
+    found: dict[str, tuple[int, bool]] = {}
+    for path in _files(cell, cell.run.folder / "cells" if for_run else cell.folder):
+        before, now = found.get(path.name, (0, False)), _read(path, mark)  # several lives have logs of one name
+        found[path.name] = (before[0] + now[0], before[1] or now[1])
+    pages = "\n".join(f"{p.title}\n{p.text}" for p in cell.run.sink.of(cell.channel)).encode()
+    found["pages"] = (len(pages), mark in pages)
+    found |= await _ledger(cell, mark)
     facts = {
-        "places": sorted(texts),
-        "bytes": sum(map(len, texts.values())),
-        "hits": sorted(place for place, text in texts.items() if mark in text),
+        "places": sorted(found),
+        "bytes": sum(size for size, _ in found.values()),
+        "hits": sorted(place for place, (_, hit) in found.items() if hit),
     }
-    cell.run.writer.append("witness", "observation", cell.name, name=SEARCHED, target=cell.name, facts=facts)
+    place, target = (None, "the run") if for_run else (cell.name, cell.name)
+    cell.run.writer.append("witness", "observation", place, name=SEARCHED, target=target, facts=facts)
 
 
-def _files(cell: Cell) -> Iterable[Path]:
+def _read(path: Path, mark: bytes) -> tuple[int, bool]:
+    """How many bytes the file has, and whether the mark is among them; a long file is not held whole."""
+    size, hit, end = 0, False, b""
+    with path.open("rb") as file:
+        while block := file.read(PIECE_BYTES):
+            size += len(block)
+            hit = hit or mark in end + block
+            end = block[-len(mark) :]
+    return size, hit
+
+
+def _files(cell: Cell, folder: Path) -> Iterable[Path]:
     """Logs and settings of its processes, the world's journal, the record so far, Temporal's own file."""
-    yield from (path for path in sorted(cell.folder.rglob("*")) if path.is_file())
+    yield from (path for path in sorted(folder.rglob("*")) if path.is_file())
     yield cell.run.world.journal_path
     yield from (path for path in sorted(cell.run.writer.folder.rglob("*")) if path.is_file())
     yield from sorted(cell.run.stack.folder.glob("temporal.db*"))
 
 
-async def _ledger(cell: Cell) -> dict[str, bytes]:
-    """Every row of every table, as text."""
-    found: dict[str, bytes] = {}
+async def _ledger(cell: Cell, mark: bytes) -> dict[str, tuple[int, bool]]:
+    """Every row of every table, as text: the server looks, so that a long ledger is not held here."""
+    found: dict[str, tuple[int, bool]] = {}
     async with await psycopg.AsyncConnection.connect(cell.parts.dsn(cell.database), autocommit=True) as link:
         tables = await (
             await link.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname LIKE 'actonce%'")
         ).fetchall()
         for schema, table in tables:
-            query = sql.SQL("SELECT coalesce(string_agg(t::text, E'\\n'), '') FROM {} t").format(
-                sql.Identifier(schema, table)
-            )
+            query = sql.SQL(
+                "SELECT coalesce(sum(octet_length(t::text)), 0)::bigint,"
+                " coalesce(bool_or(position({} in t::text) > 0), false) FROM {} t"
+            ).format(sql.Literal(mark.decode()), sql.Identifier(schema, table))
             row = await (await link.execute(query)).fetchone()
-            found[f"ledger {schema}.{table}"] = str(row[0] if row else "").encode()
+            found[f"ledger {schema}.{table}"] = (int(row[0]), bool(row[1])) if row else (0, False)
     return found

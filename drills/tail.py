@@ -9,13 +9,14 @@ from typing import Any
 
 
 class JournalTail:
-    """Complete lines only; a line that is still being written is left for the next look."""
+    """Complete lines only; a line that is still being written is left for the next look. `kinds`: keep only these."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
         self._by_account: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.lines = 0
+        self.kinds: frozenset[str] | None = None
 
     def of(self, account: str) -> list[dict[str, Any]]:
         """Everything on record so far about one account, in order."""
@@ -36,5 +37,5 @@ class JournalTail:
         for raw in whole.splitlines():
             line = json.loads(raw)
             self.lines += 1
-            if line.get("account"):
+            if line.get("account") and (self.kinds is None or line["kind"] in self.kinds):
                 self._by_account[line["account"]].append(line)

@@ -101,7 +101,7 @@ def examine(folder: Path) -> Judgement:
         controls=controls,
         checks=[outcome.check for outcome in outcomes],
         comparison=rates(case, hits),
-        recovery=recovery(case, hits),
+        recovery=recovery(case, hits, {f.operation_id for f in findings if f.name == "lost op"}),
         left_out=evidence.drill.left_out,
     )
     return Judgement(verdict, case, hits, findings)

@@ -93,6 +93,20 @@ def _no_lease_in_force(facts: Facts) -> Judged:
     return had > 0 and denied > 0 and left == 0, f"{had} leases had been given, {left} in force, asked {denied} times"
 
 
+def _came_back_narrower(facts: Facts) -> Judged:
+    """By the lease manager: every lease was ended behind its holders' backs, and what it gives now lacks the scope."""
+    ended, left = len(facts.get("ended") or []), int(facts.get("in_force") or 0)
+    needed, gives = str(facts.get("needed") or ""), list(facts.get("gives") or [])
+    ok = ended > 0 and left == 0 and bool(needed) and bool(gives) and needed not in gives
+    return ok, f"{ended} leases ended, {left} in force; needed {needed}, it gives {gives}"
+
+
+def _store_refuses(facts: Facts) -> Judged:
+    """The database itself refused the witness's own row: no room, or it takes no writes."""
+    state = str(facts.get("sqlstate") or "")
+    return state in {"25006", "53100"}, f"SQLSTATE {state or 'none'}: {facts.get('error') or 'the row was taken'}"
+
+
 def _turned_away_everywhere(facts: Facts) -> Judged:
     """Every read route answered 401, by the destination's journal."""
     routes = facts.get("routes") or {}
@@ -137,6 +151,8 @@ CLAIMS: dict[str, Callable[[Facts], Judged]] = {
     "index_gone": _index_gone,
     "rows_gone": _rows_gone,
     "no_lease_in_force": _no_lease_in_force,
+    "came_back_narrower": _came_back_narrower,
+    "store_refuses": _store_refuses,
     "turned_away_everywhere": _turned_away_everywhere,
     "renewed_in_use": _renewed_in_use,
     "scheduler_down_while_waiting": _scheduler_down_while_waiting,

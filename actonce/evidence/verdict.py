@@ -132,9 +132,16 @@ class ArmRates(Strict):
 
 
 class Recovery(Strict):
-    """From strike to settled, in seconds, of the operations that one kind of fault struck. `unsettled` have no time."""
+    """What became of the guarded operations that one kind of fault was meant for: how many it was planned for and
+    struck; of those that it struck, how many were doubled, lost, or are still held; from strike to settled, in seconds.
+    `unsettled` have no time."""
 
     kind: str
+    planned: int
+    struck: int
+    duplicates: int
+    lost: int
+    held: int
     n: int
     unsettled: int
     median_s: float | None

@@ -138,9 +138,9 @@ class EvidenceWriter:
         if not isinstance(json.loads(history_json).get("events"), list):
             raise EvidenceError(f"history of {workflow_id} has no events; use WorkflowHistory.to_json()")
         path = self.folder / HISTORIES_DIR / history_name(workflow_id, run_id)
-        path.write_text(history_json, encoding="utf-8")
         with self._lock:
-            self._histories = len(list((self.folder / HISTORIES_DIR).glob("*.json")))
+            self._histories += not path.exists()
+            path.write_text(history_json, encoding="utf-8")
         return path
 
     def close(self, finished_at: str | None = None) -> None:

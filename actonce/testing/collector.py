@@ -1,7 +1,7 @@
 """A log collector that keeps what it is given: OTLP over HTTP with JSON, as far as audit events need it.
 
-Promises: every log record is kept, in order of arrival, before it is answered; duplicates are kept too. It stands for
-whatever is behind `POST /v1/logs`; to make it hang, put a proxy in front of it.
+Promises: every log record is kept (`keep`), in order of arrival, before it is answered; duplicates are kept too. It
+stands for whatever is behind `POST /v1/logs`; to make it hang, put a proxy in front of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class Collector:
         writer.close()
         self._open.discard(writer)
 
+    def keep(self, texts: list[str]) -> None:
+        """Bodies of log records, in order."""
+        self.lines += texts
+
     def _take(self, request: dict[str, Any]) -> None:
         for resource in request["resourceLogs"]:
             for scope in resource["scopeLogs"]:
-                self.lines += [record["body"]["stringValue"] for record in scope["logRecords"]]
+                self.keep([record["body"]["stringValue"] for record in scope["logRecords"]])

@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from actonce.evidence import EvidenceWriter
 
 Row = dict[str, Any]
+READER = "actonce-evidence"  # the name of its connection at the server
 FINAL = frozenset({"committed", "refused", "closed"})
 _QUERIES: dict[str, LiteralString] = {
     "operation": "SELECT * FROM actonce.operation ORDER BY created_at",
@@ -40,6 +41,18 @@ _QUERIES: dict[str, LiteralString] = {
     "audit_cursor": "SELECT * FROM actonce.audit_cursor ORDER BY sink",
     "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
     "alert": "SELECT * FROM actonce.alert ORDER BY incident",
+    # Only what a wait looks at, which it does several times a second, over thousands of rows in a long run.
+    "task_state": "SELECT task_id, state, reason FROM actonce.task",
+    "operation_state": "SELECT operation_id, task_id, state, reason, version, recount_at, recounted_at"
+    " FROM actonce.operation ORDER BY created_at",
+    "held": "SELECT operation_id, reason FROM actonce.operation WHERE state = 'held' ORDER BY created_at",
+    "page_open": "SELECT reason FROM actonce.page WHERE closed_at IS NULL",
+    # Permits, and what each operation's last event says of its state: as much as tells that effects are audited.
+    "audit_of_effects": "SELECT * FROM actonce.audit a WHERE kind = 'operation.permit' OR audit_id IN (SELECT"
+    " max(audit_id) FROM actonce.audit WHERE kind LIKE 'operation.%%' AND body ? 'state' GROUP BY operation_id)"
+    " ORDER BY audit_id",
+    "audit_sealed": "SELECT seq, hash FROM actonce.audit WHERE seq IS NOT NULL",
+    "audit_end": "SELECT max(seq) AS last, count(*) FILTER (WHERE seq IS NULL) AS unsealed FROM actonce.audit",
 }
 # What differs between two runs of the same failure: ids, ports, counts, times. Not the kind of failure.
 _VARIABLE = re.compile(r"op1_[a-z2-7]{32}|\d+(?:[.:]\d+)*")
@@ -56,7 +69,9 @@ class LedgerReader:
     async def _ask(self, query: LiteralString, *values: Any) -> list[Row]:
         async with self._turn:
             if self._link is None or self._link.closed:
-                self._link = await psycopg.AsyncConnection.connect(self.dsn, row_factory=dict_row, autocommit=True)
+                self._link = await psycopg.AsyncConnection.connect(
+                    self.dsn, row_factory=dict_row, autocommit=True, application_name=READER
+                )
             cursor = await self._link.execute(query, values)
             return await cursor.fetchall()
 

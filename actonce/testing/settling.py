@@ -22,7 +22,7 @@ async def tasks_ended(site: Site, ends: Mapping[str, Iterable[str]], *, within_s
     """Wait until the ledger has each task in one of its ends (`state` or `state:reason`). False, and a note, if not."""
 
     async def look() -> bool:
-        rows = {row["task_id"]: row for row in await site.ledger.rows("task")}
+        rows = {row["task_id"]: row for row in await site.ledger.rows("task_state")}
         return all(task in rows and is_end(rows[task], wanted) for task, wanted in ends.items())
 
     try:
@@ -48,7 +48,7 @@ async def quiet(site: Site, operation_ids: set[str], *, for_run: bool = False) -
     state: dict[str, Any] = {"versions": None, "since": begun}
 
     async def still() -> bool:
-        rows = [row for row in await site.ledger.rows("operation") if row["operation_id"] in operation_ids]
+        rows = [row for row in await site.ledger.rows("operation_state") if row["operation_id"] in operation_ids]
         versions = {row["operation_id"]: row["version"] for row in rows}
         if versions != state["versions"]:
             state.update(versions=versions, since=time.monotonic())
@@ -59,7 +59,7 @@ async def quiet(site: Site, operation_ids: set[str], *, for_run: bool = False) -
         await eventually(still, within_s=RECOUNT_S, what=f"{site.name} quiet", every_s=0.2)
     except NeverHappened as error:
         site.writer.append("drill", "note", site.name, text=str(error))
-    rows = {row["operation_id"]: row for row in await site.ledger.rows("operation")}
+    rows = {row["operation_id"]: row for row in await site.ledger.rows("operation_state")}
     still_open = [
         operation_id
         for operation_id in sorted(operation_ids)

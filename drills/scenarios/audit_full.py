@@ -25,7 +25,6 @@ from drills.script import Planned, Script, ScriptCell, Wanted, plan_of, tried_on
 STEP_S = 60.0  # one step of a cell, with everything else running on two cores
 SILENT_S = 1.5
 DONE = Expected(outcomes=["committed"], effects=(1, 1))
-ASKED = b"POST /v1/logs HTTP/1.1\r\nHost: collector\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
 
 
 class _Audited(Script):
@@ -188,8 +187,8 @@ class CollectorHangs(_LogDestination):
     async def strike(self) -> None:
         proxy = self.cell.proxies["collector"]
         self.silent = await proxy.install(WireFault.SILENT, "upstream")
-        said = ASKED + b'{"resourceLogs": []}'
-        self.observe("silent", "collector", await witness.speak(proxy.host, proxy.port, said, wait_s=SILENT_S))
+        facts = await witness.speak(proxy.host, proxy.port, auditing.COLLECTOR_ASKED, wait_s=SILENT_S)
+        self.observe("silent", "collector", facts)
 
     async def heal(self) -> None:
         await self.cell.proxies["collector"].remove(self.silent)

@@ -14,9 +14,11 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from actonce.testing.disk import CannotMount, Disk
 from drills.catalog import Job, Options, Plan
 from drills.running import Identity
 from drills.soak.drive import CONTROL, play
+from drills.soak.schedule import KINDS
 from drills.soak.state import SoakState
 
 MINUTES = {"cut": 0.5, "quick": 1.0}
@@ -39,6 +41,7 @@ class Soak:
         state = options.resume or self._fresh(options)
         return Plan(
             jobs=[Job("soak", partial(play, state=state, private=private))],
+            left_out={kind: why for kind, why in impossible_here().items() if kind not in state.kinds},
             protections=[CONTROL],
             struck_share_min=STRUCK_SHARE_MIN,
             state=state,
@@ -49,4 +52,20 @@ class Soak:
         minutes = options.minutes if options.minutes is not None else MINUTES.get(options.scope, MINUTES_DEFAULT)
         identity = Identity.fresh()
         out = options.out or Path()
-        return SoakState(seed=options.seed, minutes=minutes, run_id=identity.run_id, secret=identity.secret, out=out)
+        return SoakState(
+            seed=options.seed,
+            minutes=minutes,
+            run_id=identity.run_id,
+            secret=identity.secret,
+            out=out,
+            kinds=tuple(kind for kind in KINDS if kind not in impossible_here()),
+        )
+
+
+def impossible_here() -> dict[str, str]:
+    """Kinds of faults that this machine cannot have, and why: they are listed as left out."""
+    try:
+        Disk.mount(1 << 16).close()
+    except CannotMount as error:
+        return {"audit:full": str(error)}
+    return {}

@@ -9,14 +9,19 @@ processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from actonce.testing.parts import address
 from actonce.testing.processes import Process
 from actonce.testing.tap import Exchange
 from drills.rig import Cell, CellSpec, Run
+from drills.script import Wanted
 from drills.soak.state import SoakState
+
+Submit = Callable[[tuple[Wanted, ...]], Awaitable[Any]]
+Attach = Callable[[Cell], AbstractAsyncContextManager[dict[str, str]]]
 
 
 class LatchHeld:
@@ -114,7 +119,9 @@ class SoakCell(Cell):
         return address(f"//{self.proxies[name].upstream}")
 
 
-def soak_spec(name: str, number: int, control: str | None, settings: Mapping[str, Any]) -> CellSpec:
+def soak_spec(
+    name: str, number: int, control: str | None, settings: Mapping[str, Any], attach: Attach | None = None
+) -> CellSpec:
     """The soak's deployment: the programs of the project, or those with one protection taken out."""
 
     def program(verb: str) -> tuple[str, ...]:
@@ -130,4 +137,5 @@ def soak_spec(name: str, number: int, control: str | None, settings: Mapping[str
         own_memory=True,
         settings=dict(settings),
         env={"ACTONCE_PROBE_EVERY_S": "2"},
+        attach=attach,
     )

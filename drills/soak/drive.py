@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,23 @@ from actonce.contracts.identity import derive_operation_id
 from actonce.evidence import Cell as CellLine
 from actonce.evidence import Expected, PlannedTask
 from actonce.testing.export import FINAL, export_ledger, export_task
-from actonce.testing.faults import FaultError
-from actonce.testing.processes import ProcessError
 from actonce.testing.settling import quiet, tasks_ended
 from actonce.testing.site import Invalid
-from actonce.testing.waiting import NeverHappened
-from drills import doors
+from drills import auditing, doors, leasing
 from drills.rig import Run
 from drills.script import SUBMIT_S, Wanted
-from drills.soak import strikes
+from drills.soak import ground, people, strikes
 from drills.soak.cell import SoakCell, soak_spec
 from drills.soak.schedule import OVER_MINOR, Window, window
 from drills.soak.state import SoakState
 from drills.table import STEP, TENANT, probe
 from drills.table import settled as settled_one
-from drills.world.client import WorldError
 
 SETTLE_S = 240.0  # backlogs of the last windows, on two cores, and one reconcile-after (6 s) for each that was struck
 APPROVAL_VALID_S = 3600.0  # an approval that expires is another drill
 # The system may hold what it cannot know (a mail whose reply was lost); it may never be wrong.
 EXPECTED = Expected(outcomes=["committed", "held"], effects=(0, 1))
+CHECKED = {"leased": True, "audit": "counted"}  # see actonce.evidence: of every guarded window
 CONTROL, CONTROL_FINDING, CONTROL_WINDOWS = "resend_without_lookup", "duplicate op", 3
 NUMBER, CONTROL_NUMBER = 1, 2
 SETTINGS = {
@@ -63,22 +61,24 @@ async def play_soak(run: Run, state: SoakState, private: Path) -> None:
     """The guarded soak."""
     state.lives += 1
     state.save(private)
+    run.tail.kinds = frozenset({"lease", "refused"})  # what its strikes look at; a soak must not grow in memory
     first = _windows_on_record(run)
-    key = f"{run.run_id}-{NUMBER}"
-    for number in range(first):  # what an earlier life planned is still this run's to account for
-        _place(run, window(state.seed, number, key))
-    played = [window(state.seed, number, key) for number in range(first)]
+    next_window = partial(window, state.seed, key=f"{run.run_id}-{NUMBER}", kinds=state.kinds)
+    played = [next_window(number) for number in range(first)]
+    for one in played:  # what an earlier life planned is still this run's to account for
+        _place(run, one)
     begun, before_s = time.monotonic(), state.played_s
-    upcoming = window(state.seed, first, key)
+    upcoming = next_window(first)
 
     def goes_on() -> bool:
         return not played or state.played_s < state.minutes * 60
 
     try:
         name = upcoming.name if goes_on() else played[-1].name
-        async with SoakCell(run, soak_spec(name, NUMBER, None, SETTINGS), state) as cell:
-            state.save(private)  # with the memory's address
+        async with SoakCell(run, soak_spec(name, NUMBER, None, SETTINGS, ground.ground(state)), state) as cell:
+            state.save(private)  # with the addresses of what outlives this process
             try:
+                await people.allow(cell)
                 if played:  # the window that was cut off: what of it was not submitted yet; the key makes it once
                     await submit(cell, played[-1].tasks)
                 while goes_on():
@@ -86,12 +86,14 @@ async def play_soak(run: Run, state: SoakState, private: Path) -> None:
                     played.append(upcoming)
                     state.played_s = before_s + time.monotonic() - begun
                     state.save(private)
-                    upcoming = window(state.seed, len(played), key)
+                    upcoming = next_window(len(played))
                 await _afterwards(cell, played)
             except Exception as error:  # what was seen until then is exported all the same
                 _broke_off(run, error)
             state.done()  # what is exported once must not be exported by another life
             await _export(cell, played, {_probe_id(cell)})
+            cell.extras["exported"] = True
+        await leasing.search(cell, for_run=True)
     except Exception as error:
         _broke_off(run, error)
         state.done()  # its record gets an end
@@ -144,16 +146,20 @@ async def _play(cell: SoakCell, one: Window, control: str | None = None) -> None
     _place(cell.run, one, control)
     cell.run.writer.cell(_line(cell, one, control))
     cell.run.writer.append("drill", "note", cell.name, text=f"window {one.number}: {one.kind}")
+    missed = False
     try:
         await strikes.play(cell, one, lambda tasks: submit(cell, tasks))
-    except (NeverHappened, Invalid, WorldError, ProcessError, FaultError, TimeoutError) as error:
-        text = f"did not strike: {type(error).__name__}: {error}"
+    except Exception as error:  # whatever it was: with too many of these the soak is invalid
+        missed, text = True, f"did not strike: {type(error).__name__}: {error}"
         cell.run.writer.append("drill", "note", cell.name, text=text)
     finally:
         await cell.calm()
     await cell.top_up()
-    await approve_all(cell)
-    held = [str(row["operation_id"]) for row in await cell.ledger.rows("operation") if row["state"] == "held"]
+    if missed:
+        await submit(cell, one.tasks)  # those that it did not come to; the key makes each once
+    await people.tend(cell)
+    rows = await cell.ledger.rows("held")
+    held = [str(row["operation_id"]) for row in rows if row["reason"] not in people.KEY_REASONS]
     if control is None:
         await _try_early_resume(cell, held)
     cell.flush()
@@ -162,7 +168,7 @@ async def _play(cell: SoakCell, one: Window, control: str | None = None) -> None
 def _line(cell: SoakCell, one: Window, control: str | None) -> CellLine:
     return CellLine(
         cell=cell.name,
-        params={"fault": one.kind, "window": one.number},
+        params={"fault": one.kind, "window": one.number, **(CHECKED if control is None else {})},
         arm="guarded" if control is None else f"control:{control}",
         control=control,
         expected_finding=None if control is None else CONTROL_FINDING,
@@ -184,23 +190,18 @@ async def submit(cell: SoakCell, tasks: Iterable[Wanted]) -> list[str]:
         for task in tasks:
             headers = {"Idempotency-Key": task.key, "Actonce-Tenant": TENANT}
             for _ in range(40):
-                answer = await http.post(f"/v1/tasks/{task.task_type}", json=task.payload, headers=headers)
-                if answer.status_code in (200, 202):
-                    accepted.append(task.task_id)
-                    break
+                try:
+                    answer = await http.post(f"/v1/tasks/{task.task_type}", json=task.payload, headers=headers)
+                    said = f"{answer.status_code} {answer.text[:200]}"
+                    if answer.status_code in (200, 202):
+                        accepted.append(task.task_id)
+                        break
+                except httpx.HTTPError as error:
+                    said = f"{type(error).__name__}: {error}"
                 await asyncio.sleep(0.5)  # as its Retry-After asks of any caller
             else:
-                raise Invalid(f"{task.task_id} was not accepted: {answer.status_code} {answer.text[:200]}")
+                raise Invalid(f"{task.task_id} was not accepted: {said}")
     return accepted
-
-
-async def approve_all(cell: SoakCell) -> None:
-    """Somebody approves what people are asked for."""
-    async with httpx.AsyncClient(base_url=doors.entry_url(cell), timeout=SUBMIT_S, trust_env=False) as http:
-        asked = await http.get("/v1/approvals?state=pending&limit=1000")
-        for one in asked.json() if asked.status_code == 200 else []:
-            body = {"name": "Ada", "note": "soak", "digest": one["digest"]}
-            await http.post(f"/v1/approvals/{one['approval_id']}/approve", json=body)
 
 
 # after the last window ----------------------------------------------------------------------------------------------
@@ -215,18 +216,18 @@ async def _afterwards(cell: SoakCell, played: list[Window]) -> None:
 
 
 async def _all_at_an_end(cell: SoakCell, tasks: list[Wanted]) -> None:
-    """Somebody goes on approving while the last tasks come to where people are asked."""
-    approving = asyncio.create_task(_go_on_approving(cell))
+    """People go on doing what they are asked for while the last tasks come to where they are."""
+    tending = asyncio.create_task(_go_on_tending(cell))
     try:
         await tasks_ended(cell, {task.task_id: task.ends for task in tasks}, within_s=SETTLE_S)
     finally:
-        approving.cancel()
-        await asyncio.gather(approving, return_exceptions=True)
+        tending.cancel()
+        await asyncio.gather(tending, return_exceptions=True)
 
 
-async def _go_on_approving(cell: SoakCell) -> None:
+async def _go_on_tending(cell: SoakCell) -> None:
     while True:
-        await approve_all(cell)
+        await people.tend(cell)
         await asyncio.sleep(1.0)  # a person looks now and then
 
 
@@ -260,6 +261,11 @@ async def _views(cell: SoakCell) -> None:
         ("an operator can list what waits for a person", listed.code == 0, listed.err.strip()[-200:]),
     )
     await _try_early_resume(cell, [str(row["operation_id"]) for row in await cell.ledger.rows("hold")])
+    folder = cell.extras["log"].folder if "log" in cell.extras else None
+    await ground.caught_up(cell)
+    status, said = await auditing.verify(cell, folder, ground.VERIFY_S)
+    whole = ("`actonce audit verify` says that the trail is whole", status == 0, said[-300:])
+    doors.record_view(cell, "state", {"verify": said[-2000:]}, whole)
 
 
 async def _try_early_resume(cell: SoakCell, operation_ids: list[str]) -> None:
@@ -276,6 +282,8 @@ async def _export(cell: SoakCell, played: list[Window], probes: set[str]) -> Non
         return cell.run.place(row.get("operation_id"), row.get("task_id")) or cell.name
 
     await export_ledger(cell.ledger, cell.run.writer, place, probes)
+    if cell.extras:  # the guarded one's
+        await ground.count_copies(cell)
     for one in played:
         for task in one.tasks:
             where = cell.run.places[task.task_id]

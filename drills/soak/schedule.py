@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from actonce.contracts.identity import derive_operation_id
-from actonce.evidence import PlannedOperation
+from actonce.evidence import Expected, PlannedOperation
 from drills.refunding import CUSTOMER, STEPS
 from drills.script import Wanted
 from drills.table import TENANT, refund_payload
@@ -39,12 +39,22 @@ KINDS = (
     "temporal:SIGKILL",
     "consumers_stopped:all",
     "memory:silent",
+    "audit:full",
+    "audit:hangs",
+    "ledger:refuses",
+    "credential:expired",
+    "credential:narrower",
+    "credential:turned_away",
 )
 OVER_MINOR = 50_000  # refunds above need an approval
 BATCH = 3
 BESIDE = (2, 4)  # tasks beside the one that is struck
 WAITING = 6  # tasks accepted while nobody works
 ENDS = ("complete", "held")
+# What a credential that came back with too little scope leaves: a person ends what was to be sent under it. Where the
+# strike came too late, it is as for any other.
+NARROWER = Expected(outcomes=["closed", "committed", "held"], effects=(0, 1))
+NARROWER_ENDS = ("failed", *ENDS)
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,9 @@ def window(seed: int, number: int, key: str, kinds: tuple[str, ...] = KINDS) -> 
     names = (f"{key}-w{number:04}-{n}" for n in range(100))
     if kind.startswith("memory"):
         struck = [refund(next(names))]
+    elif kind.startswith("credential"):  # held as one operation, and looked at by one person
+        wanted = single(next(names), amount(chance))
+        struck = [ended_by_a_person(wanted) if kind.endswith("narrower") else wanted]
     elif kind.startswith("consumers"):
         struck = [single(next(names), amount(chance)) for _ in range(WAITING)]
     else:
@@ -116,6 +129,12 @@ def single(name: str, amount_minor: int) -> Wanted:
     payload = refund_payload(f"pay-{name}", amount_minor)
     body = {"destination": "payments", "action": "refund", "payload": payload}
     return _wanted("single", name, body, [("only", "payments", "refund", payload["payment_id"], amount_minor)])
+
+
+def ended_by_a_person(task: Wanted) -> Wanted:
+    """The same where a person may have to end it."""
+    operations = tuple(o.model_copy(update={"expected": NARROWER}) for o in task.operations)
+    return replace(task, operations=operations, ends=NARROWER_ENDS)
 
 
 def batch(name: str) -> Wanted:

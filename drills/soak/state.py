@@ -24,6 +24,8 @@ class SoakState(BaseModel):
     run_id: str
     secret: str  # of this run's challenge
     out: Path
+    kinds: tuple[str, ...]  # of faults: those that are possible here
+    log_disk: Path | None = None  # the file system that the audit log lies on
     memory_dsn: str | None = None
     played_s: float = 0.0
     lives: int = 0  # how many processes have played it

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from actonce.evidence import Fault
 from actonce.testing import strikes, witness
 from actonce.testing.faults import WireFault
 from actonce.testing.tap import Tap
 from drills.rig import READS
-from drills.script import Wanted
-from drills.soak.cell import SoakCell
+from drills.soak import around
+from drills.soak.cell import SoakCell, Submit
 from drills.soak.schedule import Window
 from drills.strike import CUT_S, PERMIT_S, THAW_LATER_S
 
@@ -26,8 +25,6 @@ ROUTES_S = 8.0  # how long the routes lie: past reconcile-after (6 s), so that a
 MEMORY_S = 5.0  # longer than a recall may take (3 s)
 SPEAK_S = 1.5  # beyond what `silent` must last to count
 POSTGRES_HELLO = bytes.fromhex("0000000804d2162f")  # SSLRequest: any PostgreSQL answers with one byte
-
-Submit = Callable[[tuple[Wanted, ...]], Awaitable[Any]]
 
 
 def fault_of(window: Window, cell: SoakCell) -> Fault:
@@ -57,6 +54,14 @@ def fault_of(window: Window, cell: SoakCell) -> Fault:
             return Fault(**common, proof=["observed"], observations=["accepted_while_nobody_worked"])
         case "memory":
             return Fault(**common, proof=["observed"], observations=["silent"])
+        case "ledger":
+            proof = ["request_arrived", "effect_committed", "observed"]
+            return Fault(**common, proof=proof, proxies=write, observations=["store_refuses"])
+        case "credential" if window.how == "turned_away":
+            proof = [*strikes.LOST_ANSWER, "observed"]
+            return Fault(**common, proof=proof, proxies=write, observations=["turned_away_everywhere"])
+        case "audit" | "credential":
+            return Fault(**common, proof=["observed"], observations=[_SEEN[window.kind]])
     raise ValueError(f"no strike is called {kind}")
 
 
@@ -72,6 +77,12 @@ async def play(cell: SoakCell, window: Window, submit: Submit) -> None:
             await _consumers_stopped(cell, window, submit)
         case "memory":
             await _memory_silent(cell, window, submit)
+        case "audit":
+            await (around.log_full if window.how == "full" else around.collector_hangs)(cell, window, submit)
+        case "credential" if window.how == "expired":
+            await around.expires(cell, window, submit)
+        case "credential" if window.how == "narrower":
+            await around.comes_back_narrower(cell, window, submit)
         case "request_lost":
             gate = strikes.gate_for(cell.write, window.targets[0])
             await submit(window.tasks)
@@ -128,6 +139,11 @@ async def _routes(cell: SoakCell, window: Window, held: strikes.Standing) -> Non
     await cell.heal_routes()
 
 
+async def _credential_turned_away(cell: SoakCell, window: Window, held: strikes.Standing) -> None:
+    await held.hit()
+    await around.turned_away(cell, lambda: _answer_lost_now(cell, cell.write, window))
+
+
 async def _temporal(cell: SoakCell, window: Window, held: strikes.Standing) -> None:
     await held.hit()
     server = cell.run.stack.temporal
@@ -176,4 +192,12 @@ _IN_FLIGHT: dict[str, Callable[[SoakCell, Window, strikes.Standing], Awaitable[N
     "cut": _cut,
     "routes": _routes,
     "temporal": _temporal,
+    "ledger": around.ledger_refuses,
+    "credential": _credential_turned_away,
+}
+_SEEN = {
+    "audit:full": "write_failed",
+    "audit:hangs": "silent",
+    "credential:expired": "no_lease_in_force",
+    "credential:narrower": "came_back_narrower",
 }

@@ -1,7 +1,8 @@
 """Put the world back from its own journal: a destination does not forget what it committed when it restarts.
 
 Restored: objects, states, modes, cancelled keys, and the keys of committed requests. Not restored: requests that were
-in progress (they died with the process), latches, keys that were registered without a commit, stored errors.
+in progress (they died with the process), latches, keys that were registered without a commit, stored errors, leases
+(their manager keeps them in memory).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def replay(path: Path, desk_of: Callable[[str, str], Desk]) -> int:
     with path.open(encoding="utf-8") as lines:
         for raw in lines:
             line: dict[str, Any] = json.loads(raw)
-            if not line.get("destination") or not line.get("account"):
+            if not line.get("destination") or not line.get("account") or line["kind"] == "lease":
                 continue
             mono_ns = int(datetime.fromisoformat(line["at"]).timestamp() * 1e9) + to_monotonic_ns
             restored += _apply(line, desk_of(line["destination"], line["account"]), mono_ns)

@@ -50,7 +50,7 @@ def test_the_state_is_found_again_from_the_evidence_folder_until_the_soak_is_don
     out, private = tmp_path / "out", tmp_path / "private"
     out.mkdir()
     private.mkdir()
-    state = SoakState(seed=3, minutes=5, run_id="r1", secret="s", out=out, played_s=12.5, lives=1)
+    state = SoakState(seed=3, minutes=5, run_id="r1", secret="s", out=out, kinds=KINDS, played_s=12.5, lives=1)
     state.save(private)
     assert SoakState.find(out) == (state, private)
     assert (private / "soak.json").stat().st_mode & 0o077 == 0  # it holds the challenge's secret
