@@ -27,7 +27,7 @@ from rich.table import Table
 
 from actonce.evidence import Verdict, verify
 from actonce.evidence.record import DRILL_FILE
-from actonce.evidence.result import HASHES_FILE
+from actonce.evidence.result import HASHES_FILE, VERDICT_FILE
 from actonce.leaving import run_and_leave
 from actonce.stack import Stack, StackError
 from actonce.testing.challenge import NotControlled
@@ -36,6 +36,7 @@ from actonce.testing.waiting import NeverHappened
 from drills.catalog import CODES, SIDE_BY_SIDE, Options, catalog, run_drill, worst
 from drills.running import shared_parts
 from drills.soak.state import POINTER, SoakState
+from drills.summary import summary
 
 RUN_FILE = "run.json"  # of a run's folder: the drills that it was to hold, so that none can be missing unnoticed
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
@@ -213,6 +214,18 @@ def verify_folder(
     if as_json:
         print(json.dumps({path: v.model_dump(mode="json") for path, (v, _) in found.items()}, indent=1))
     raise typer.Exit(worst(code for _, code in found.values()))
+
+
+@app.command("summary")
+def summarise(
+    folder: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="A drill's evidence folder, or a run's.")
+    ],
+) -> None:
+    """Print a judged run as Markdown, from its verdict.json: what struck, failure rates, recovery times, controls."""
+    for path in drill_folders(folder):
+        verdict = Verdict.model_validate_json((path / VERDICT_FILE).read_text(encoding="utf-8"))
+        print(f"## {verdict.drill}\n\n{summary(verdict)}")
 
 
 def drill_folders(folder: Path) -> list[Path]:

@@ -202,7 +202,7 @@ async def search(cell: Cell, *, for_run: bool = False) -> None:
     mark = mark_of(cell.account).encode()  # another cell's leak is that cell's finding
     found: dict[str, tuple[int, bool]] = {}
     for path in _files(cell, cell.run.folder / "cells" if for_run else cell.folder):
-        before, now = found.get(path.name, (0, False)), _read(path, mark)  # several lives have logs of one name
+        before, now = found.get(path.name, (0, False)), read_for(path, mark)  # several lives have logs of one name
         found[path.name] = (before[0] + now[0], before[1] or now[1])
     pages = "\n".join(f"{p.title}\n{p.text}" for p in cell.run.sink.of(cell.channel)).encode()
     found["pages"] = (len(pages), mark in pages)
@@ -216,7 +216,7 @@ async def search(cell: Cell, *, for_run: bool = False) -> None:
     cell.run.writer.append("witness", "observation", place, name=SEARCHED, target=target, facts=facts)
 
 
-def _read(path: Path, mark: bytes) -> tuple[int, bool]:
+def read_for(path: Path, mark: bytes) -> tuple[int, bool]:
     """How many bytes the file has, and whether the mark is among them; a long file is not held whole."""
     size, hit, end = 0, False, b""
     with path.open("rb") as file:

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from actonce.evidence import EvidenceError, EvidenceWriter
+from actonce.evidence import EvidenceError, EvidenceWriter, judge
 from actonce.evidence.folder import integrity, load
+from drills.leasing import PIECE_BYTES, read_for
 from drills.soak.schedule import KINDS, OVER_MINOR, window
 from drills.soak.state import POINTER, SoakState
+from drills.summary import summary
+from drills.tail import JournalTail
 from tests.unit.evidence.builders import good_run
 
 
@@ -93,3 +96,37 @@ def test_what_was_not_resumed_after_a_kill_is_no_whole_record(tmp_path: Path) ->
     cut_short(tmp_path)
     with pytest.raises(EvidenceError, match="cut off"):
         load(tmp_path)
+
+
+def test_of_a_long_journal_only_the_wanted_kinds_are_kept_and_all_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    lines = [{"account": "a", "kind": kind} for kind in ("effect", "lease", "refused", "effect")]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tail = JournalTail(path)
+    tail.kinds = frozenset({"lease", "refused"})
+    assert [line["kind"] for line in tail.of("a")] == ["lease", "refused"]
+    assert tail.count() == 4
+
+
+def test_a_secret_is_found_where_one_piece_of_a_file_ends_and_the_next_begins(tmp_path: Path) -> None:
+    path, mark = tmp_path / "log", b"marked-secret-"
+    path.write_bytes(b"." * (PIECE_BYTES - 5) + mark + b".")
+    assert read_for(path, mark) == (PIECE_BYTES - 5 + len(mark) + 1, True)
+    path.write_bytes(b"." * PIECE_BYTES + mark[:-1])
+    assert read_for(path, mark)[1] is False
+
+
+def test_every_kind_of_fault_can_be_left_out_and_the_deck_is_dealt_from_the_others() -> None:
+    kinds = tuple(kind for kind in KINDS if kind != "audit:full")
+    dealt = {window(3, number, "r-1", kinds).kind for number in range(len(kinds))}
+    assert dealt == set(kinds)
+
+
+def test_a_summary_says_what_struck_by_kind_and_is_made_of_the_verdict_alone(tmp_path: Path) -> None:
+    run = good_run()
+    for cell in run.cells:
+        cell["fault"]["spec"] = {"fault": "answer_lost:closed"}
+    text = summary(judge(run.write(tmp_path)))
+    assert text.startswith("**passed**: ")
+    assert "| `answer_lost:closed` | 3 of 3 | 0 | 0 | 1 | 7.9 | 8.0 | 8.0 |" in text
+    assert "| all | 3 of 3 | 0 | 0 | 1 | | | 8.0 |" in text and "Negative controls: " in text

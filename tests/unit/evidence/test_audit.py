@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actonce.evidence.case import build
-from actonce.evidence.checks_audit import audit_copy_is_whole, effects_are_audited
+from actonce.evidence.checks_audit import COUNTED, CopyCount, audit_copy_is_whole, effects_are_audited
 from actonce.evidence.folder import load
 from tests.unit.evidence.builders import Run, at, caller, plan, send
 
@@ -143,3 +143,43 @@ def test_cell_without_events_is_invalid_and_other_drills_need_none(tmp_path: Pat
     case = build(load(run.write(tmp_path / "run")))
     assert [(f.name, f.weight) for f in effects_are_audited(case)] == [("audit", "invalid")]
     assert found(record("no"), tmp_path / "other") == []
+
+
+def counted(lines: list[str], sealed_events: int = 3) -> Run:
+    """The same record as a long run leaves it: no line of the copy, but what a witness counted of it."""
+    run = record("counted")
+    run.drop("audit_copy")
+    count = CopyCount("folder")
+    count.read(lines)
+    facts = json.loads(json.dumps(count.facts({event["seq"]: event["hash"] for event in sealed(sealed_events)})))
+    run.add("witness", "observation", None, 9, name=COUNTED, target="folder", facts=facts)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([canonical(event) for event in sealed(3)], []),
+        ([canonical(event) for event in [*sealed(3), sealed(1)[0]]], []),  # one came twice
+        ([canonical(event) for event in sealed(2)], ["lost audit event=3"]),
+        ([canonical(sealed(3)[0]), "hello", *map(canonical, sealed(3)[1:])], ["audit chain broken=hello"]),
+        ([], ["audit=", "lost audit event=1"]),
+    ],
+)
+def test_a_copy_that_was_counted_is_judged_as_one_whose_lines_are_kept(
+    tmp_path: Path, lines: list[str], expected: list[str]
+) -> None:
+    assert found(counted(lines), tmp_path / "run") == expected
+
+
+def test_a_copy_that_nobody_counted_is_invalid_and_effects_are_looked_at_all_the_same(tmp_path: Path) -> None:
+    run = counted([canonical(event) for event in sealed(3)])
+    run.drop("observation")
+    run.drop("audit_event", "x", event="operation.permit")
+    assert found(run, tmp_path / "run") == ["unaudited effect op=op1_x", "audit="]
+
+
+def test_problems_that_are_counted_and_not_named_are_found(tmp_path: Path) -> None:
+    run = counted([canonical(event) for event in sealed(3)])
+    run.find("observation", None)["facts"]["problem_count"] = 2
+    assert found(run, tmp_path / "run") == ["audit chain broken="]

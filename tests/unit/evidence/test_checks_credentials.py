@@ -120,3 +120,29 @@ def test_a_cell_that_leases_nothing_is_not_looked_at(tmp_path: Path) -> None:
     run.drop("observation")
     for number, checker in enumerate((unauthorised_effects, leaked_secrets)):
         assert found(tmp_path / f"run{number}", run, checker) == []
+
+
+def for_the_whole_run(run: Run) -> Run:
+    """As a soak records it: policy, leases and search are of the run and of no cell."""
+    for event in run.events:
+        if event["kind"] in ("authority", "lease", "observation"):
+            event["cell"] = None
+    return run
+
+
+@pytest.mark.parametrize("checker", [killed_leases, leaked_secrets, sent_under_dead_lease, unauthorised_effects])
+def test_lines_without_a_cell_speak_for_the_whole_run(tmp_path: Path, checker: Any) -> None:
+    assert found(tmp_path / "run", for_the_whole_run(good()), checker) == []
+
+
+def test_what_is_wrong_for_the_whole_run_is_found_once(tmp_path: Path) -> None:
+    run = for_the_whole_run(good())
+    plan(run, "y")["params"]["leased"] = True
+    send(run, "y", 3)
+    caller(run, "y", 12)
+    run.find("observation", None)["facts"]["hits"] = ["worker-1.log"]
+    run.journal("lease", None, 2.5, event="ended", why="used twice at once", **LEASE)
+    run.add("drill", "authority", None, 2.5, allowed=False, policy_version=2)
+    assert found(tmp_path / "run", run, leaked_secrets) == [("leaked secret", "failed")]
+    assert found(tmp_path / "again", run, killed_leases) == [("good lease killed", "failed")]
+    assert found(tmp_path / "third", run, unauthorised_effects) == [("unauthorised effect op", "failed")] * 2

@@ -28,6 +28,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "rows_gone": {"index": "valid", "rows": 0, "rows_before": 2},
     "no_lease_in_force": {"had": 2, "in_force": 0, "denied": 1},
     "turned_away_everywhere": {"routes": {"list": 2, "log": 1}},
+    "came_back_narrower": {"ended": ["l-1"], "in_force": 0, "needed": "p:write", "gives": ["p:look"]},
+    "store_refuses": {"sqlstate": "25006", "error": "cannot execute INSERT in a read-only transaction"},
     "renewed_in_use": {"jealous": True, "renewed": 2, "accepted": 5},
 }
 BAD: list[tuple[str, dict[str, Any]]] = [
@@ -49,6 +51,12 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("no_lease_in_force", {"had": 2, "in_force": 0, "denied": 0}),
     ("turned_away_everywhere", {"routes": {"list": 2, "log": 0}}),
     ("turned_away_everywhere", {"routes": {}}),
+    ("came_back_narrower", {"ended": [], "in_force": 0, "needed": "p:write", "gives": ["p:look"]}),
+    ("came_back_narrower", {"ended": ["l-1"], "in_force": 1, "needed": "p:write", "gives": ["p:look"]}),
+    ("came_back_narrower", {"ended": ["l-1"], "in_force": 0, "needed": "p:write", "gives": ["p:write"]}),
+    ("came_back_narrower", {"ended": ["l-1"], "in_force": 0, "needed": "p:write", "gives": []}),
+    ("store_refuses", {"sqlstate": None, "error": None}),
+    ("store_refuses", {"sqlstate": "08006", "error": "connection failure"}),
     ("renewed_in_use", {"jealous": False, "renewed": 2, "accepted": 5}),
     ("renewed_in_use", {"jealous": True, "renewed": 1, "accepted": 5}),
     ("renewed_in_use", {"jealous": True, "renewed": 2, "accepted": 1}),

@@ -8,7 +8,7 @@ import pytest
 
 from actonce.evidence import judge
 from actonce.evidence.recovery import percentile
-from tests.unit.evidence.builders import Run, good_run
+from tests.unit.evidence.builders import Run, good_run, send
 
 
 def missed_one() -> Run:
@@ -53,6 +53,7 @@ def test_recovery_is_from_the_strike_to_the_final_state_and_counts_what_has_none
         cell["fault"]["spec"] = {"fault": "lost answer"}
     (row,) = judge(run.write(tmp_path)).recovery
     assert (row.kind, row.n, row.unsettled) == ("lost answer", 2, 1)
+    assert (row.planned, row.struck, row.duplicates, row.lost, row.held) == (3, 3, 0, 0, 1)
     # `after`: struck with the exit at 1.1, final at 9; `before`: seen on its way at 11, final at 19
     assert (row.median_s, row.p95_s, row.longest_s) == (7.9, 8.0, 8.0)
 
@@ -62,3 +63,14 @@ def test_recovery_is_from_the_strike_to_the_final_state_and_counts_what_has_none
 )
 def test_percentiles_are_values_that_were_measured(seconds: list[float], share: float, wanted: float | None) -> None:
     assert percentile(seconds, share) == wanted
+
+
+def test_what_did_not_strike_is_counted_as_planned_and_a_duplicate_by_its_kind(tmp_path: Path) -> None:
+    run = good_run()
+    for cell in run.cells:
+        cell["fault"]["spec"] = {"fault": cell["cell"]}
+    send(run, "after", 9, 2)
+    run.drop("toxic_added", "before")
+    kinds = {row.kind: row for row in judge(run.write(tmp_path)).recovery}
+    assert kinds["after"].duplicates == 1 and kinds["after"].struck == 1
+    assert (kinds["before"].planned, kinds["before"].struck, kinds["before"].n) == (1, 0, 0)
