@@ -92,11 +92,11 @@ async def play_soak(run: Run, state: SoakState, private: Path) -> None:
                 _broke_off(run, error)
             state.done()  # what is exported once must not be exported by another life
             await _export(cell, played, {_probe_id(cell)})
-            cell.extras["exported"] = True
         await leasing.search(cell, for_run=True)
     except Exception as error:
         _broke_off(run, error)
         state.done()  # its record gets an end
+    ground.put_away(state)
 
 
 def _broke_off(run: Run, error: Exception) -> None:

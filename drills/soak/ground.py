@@ -91,20 +91,20 @@ def _log(cell: Cell, state: SoakState) -> Iterator[list[str]]:
     if "audit:full" not in state.kinds:
         yield []
         return
-    if state.log_disk is not None and state.log_disk.is_mount():
-        disk = Disk(state.log_disk, LOG_BYTES)
-        disk.free()
-    else:
-        disk = Disk.mount(LOG_BYTES)
-        state.log_disk = disk.path
+    if state.log_disk is None or not state.log_disk.is_mount():
+        state.log_disk = Disk.mount(LOG_BYTES).path
+    disk = Disk(state.log_disk, LOG_BYTES)
+    disk.free()
     folder = disk.path / "audit"
     folder.mkdir(exist_ok=True)
     cell.extras["log"] = auditing.LogFolder(folder, disk)
-    try:
-        yield [f"file://{folder}"]
-    finally:
-        if cell.extras.get("exported"):  # else another life goes on with it
-            disk.close()
+    yield [f"file://{folder}"]
+
+
+def put_away(state: SoakState) -> None:
+    """No other life will go on with the file system."""
+    if state.log_disk is not None and state.log_disk.is_mount():
+        Disk(state.log_disk, LOG_BYTES).close()
 
 
 async def writable(cell: Cell, *, now: bool) -> None:
