@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def leased(
-    min_left_s: float = 1.0, *, searched: bool = True, **modes: Any
+    min_left_s: float = 1.0, *, tick_s: float = TICK_S, searched: bool = True, **modes: Any
 ) -> Callable[[Cell], AbstractAsyncContextManager[dict[str, str]]]:
     """For `CellSpec.attach`. `modes` are of the world's lease manager; `searched`: `search` at its end."""
 
@@ -48,7 +48,7 @@ def leased(
         try:
             (apart / "token").write_text(default_token(cell.account), encoding="utf-8")
             path = cell.folder / "credentials.json"
-            path.write_text(json.dumps(settings(cell, f"http://{proxy.host}:{proxy.port}", apart / "token")))
+            path.write_text(json.dumps(settings(cell, f"http://{proxy.host}:{proxy.port}", apart / "token", tick_s)))
             yield {"ACTONCE_CREDENTIALS": str(path), "ACTONCE_PROBE_EVERY_S": "1"}
         finally:
             shutil.rmtree(apart, ignore_errors=True)
@@ -58,7 +58,7 @@ def leased(
     return attach
 
 
-def settings(cell: Cell, address: str, token_file: Path) -> dict[str, Any]:
+def settings(cell: Cell, address: str, token_file: Path, tick_s: float) -> dict[str, Any]:
     """The file that ACTONCE_CREDENTIALS names."""
     wanted = {
         f"{cell.account}/{purpose}": {
@@ -70,7 +70,7 @@ def settings(cell: Cell, address: str, token_file: Path) -> dict[str, Any]:
         for purpose in PURPOSES
     }
     vault = {"address": address, "token_file": str(token_file), "credentials": wanted}
-    return {"tick_s": TICK_S, "vault": vault}
+    return {"tick_s": tick_s, "vault": vault}
 
 
 def with_credentials(cell: Cell, min_left_s: float) -> dict[str, Any]:

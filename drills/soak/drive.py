@@ -166,9 +166,15 @@ async def _play(cell: SoakCell, one: Window, control: str | None = None) -> None
 
 
 def _line(cell: SoakCell, one: Window, control: str | None) -> CellLine:
+    strangers = [task.task_id for task in one.tasks if task.task_type == "refund"]  # a customer of its own each
     return CellLine(
         cell=cell.name,
-        params={"fault": one.kind, "window": one.number, **(CHECKED if control is None else {})},
+        params={
+            "fault": one.kind,
+            "window": one.number,
+            **(CHECKED if control is None else {}),
+            "strangers": strangers,
+        },
         arm="guarded" if control is None else f"control:{control}",
         control=control,
         expected_finding=None if control is None else CONTROL_FINDING,

@@ -29,6 +29,7 @@ from drills.soak.state import SoakState
 
 LOG_BYTES = 256 << 20  # an hour takes less than a third of it; only what is used is taken from memory
 LEASE_S = 15.0  # of the write's credential: renewed at half of it, also on a busy machine
+TICK_S = 3.0  # each asks the manager about every lease, and each question is a line of its journal
 SETTINGS = {
     "ACTONCE_AUDIT_LAG_WARN_S": "2",
     "ACTONCE_AUDIT_LAG_PAGE_S": "4",
@@ -63,7 +64,7 @@ def ground(state: SoakState) -> Callable[[Cell], AbstractAsyncContextManager[dic
     async def attach(cell: Cell) -> AsyncIterator[dict[str, str]]:
         await writable(cell, now=True)  # an earlier life may have ended while it was not
         async with (
-            leasing.leased(searched=False, life_s=LEASE_S)(cell) as credentials,
+            leasing.leased(tick_s=TICK_S, searched=False, life_s=LEASE_S)(cell) as credentials,
             _collector(cell) as collected,
         ):
             with _log(cell, state) as logged:
