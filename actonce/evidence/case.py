@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
 
 from actonce.evidence.folder import Evidence
@@ -106,8 +107,24 @@ class Case:
     stray_rows: list[CallerOperation]
     probe_effects: list[Effect]
 
+    @cached_property
+    def _by_cell(self) -> dict[str, list[Story]]:
+        found: dict[str, list[Story]] = defaultdict(list)
+        for story in self.stories.values():
+            found[story.cell.cell].append(story)
+        return found
+
+    @cached_property
+    def operation_of_step(self) -> dict[tuple[str, str, int, str], str]:
+        """The planned operation of (task_id, step, iteration 0, destination)."""
+        found: dict[tuple[str, str, int, str], str] = {}
+        for story in self.stories.values():
+            plan = story.plan
+            found.setdefault((plan.task_id, plan.step, 0, plan.destination), plan.operation_id)
+        return found
+
     def of_cell(self, cell: str) -> list[Story]:
-        return [story for story in self.stories.values() if story.cell.cell == cell]
+        return list(self._by_cell.get(cell, []))
 
     def guarded(self) -> list[Story]:
         return [story for story in self.stories.values() if story.cell.arm == "guarded"]

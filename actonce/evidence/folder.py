@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Never, TypeVar
@@ -25,6 +26,7 @@ from actonce.evidence.lines import (
     End,
     JournalEnd,
     Line,
+    OfRequest,
     Request,
     parse_line,
 )
@@ -73,6 +75,27 @@ class Evidence:
     def of(self, kind: type[L], cell: str | EllipsisType | None = ...) -> list[L]:
         """All lines of exactly this kind, of one cell if given, by time."""
         return [line for line in self._index.get((kind, cell), []) if isinstance(line, kind)]
+
+    @cached_property
+    def by_cell(self) -> dict[str | None, list[Line]]:
+        """All lines by their cell, in the order of writing."""
+        found: dict[str | None, list[Line]] = defaultdict(list)
+        for line in self.lines:
+            found[line.cell].append(line)
+        return found
+
+    @cached_property
+    def _of_request(self) -> dict[tuple[str, str], list[OfRequest]]:
+        found: dict[tuple[str, str], list[OfRequest]] = defaultdict(list)
+        for line in sorted(self.lines, key=lambda line: (line.mono_ns, line.order)):
+            if isinstance(line, OfRequest):
+                found[line.journal, line.request_id].append(line)
+        return found
+
+    def of_request(self, request: Request, *kinds: type[OfRequest]) -> list[OfRequest]:
+        """What became of a request: its lines of these kinds, by kind and then by time."""
+        mine = self._of_request.get((request.journal, request.request_id), [])
+        return [line for kind in kinds for line in mine if type(line) is kind]
 
     def arm(self, *arms: str) -> list[Cell]:
         """The cells of these arms; `control` stands for every control."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,10 +122,8 @@ class Names:
     task, step and iteration, by another activity of the same step that told its id; else by the plan."""
 
     def __init__(self, case: Case, found: list[Activity]) -> None:
+        self._planned: Mapping[tuple[Any, ...], str] = case.operation_of_step
         self._by_step: dict[tuple[Any, ...], str] = {}
-        for story in case.stories.values():
-            plan = story.plan
-            self._by_step.setdefault((plan.task_id, plan.step, 0, plan.destination), plan.operation_id)
         for activity in found:
             told = find(activity.result, "operation_id")
             if told is not None and activity.input is not None:
@@ -136,7 +135,10 @@ class Names:
 
     def of(self, activity: Activity) -> str | None:
         told = find(activity.input, "operation_id") or find(activity.result, "operation_id")
-        return str(told) if told is not None else self._by_step.get(self._step(activity.input))
+        if told is not None:
+            return str(told)
+        step = self._step(activity.input)
+        return self._by_step.get(step) or self._planned.get(step)
 
 
 def resends_without_reason(case: Case) -> list[Finding]:

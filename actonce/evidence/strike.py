@@ -141,11 +141,8 @@ def scene(evidence: Evidence, story: Story) -> Scene:
     cell, fault = story.cell.cell, story.cell.fault
     request = story.requests[0] if story.requests else None
     effect = next((e for e in story.effects if request and e.request_id == request.request_id), None)
-    answers = [  # a failed or replaced answer says more than a begun one
-        line
-        for line in (*evidence.of(AnswerFailed), *evidence.of(AnswerReplaced), *evidence.of(AnswerBegun))
-        if request and _same_request(line, request)
-    ]
+    # A failed or replaced answer says more than a begun one.
+    answers = evidence.of_request(request, AnswerFailed, AnswerReplaced, AnswerBegun) if request else []
     connections = [
         line
         for line in evidence.of(CallerConnection, cell)
@@ -175,10 +172,6 @@ def intervals(evidence: Evidence, cell: str) -> list[Interval]:
         ends = [line.mono_ns for line in enabled if line.proxy == cut.proxy and line.mono_ns >= cut.mono_ns]
         found.append(Interval(cut.proxy, "both", cut.mono_ns, min(ends, default=inf), cut.order))
     return found
-
-
-def _same_request(line: OfRequest, request: Request) -> bool:
-    return (line.journal, line.request_id) == (request.journal, request.request_id)
 
 
 def _matching_signals(sent: list[Signalled], wanted: list[str]) -> list[Signalled]:
@@ -299,10 +292,8 @@ def _effect_not_committed(at: Scene) -> Proof:
         return Proof(kind, None, "no request of this operation is on record")
     if at.effect is not None:
         return Proof(kind, False, f"{at.request.request_id} committed {at.effect.object_id}", at.effect.order)
-    ends: list[OfRequest] = [*at.evidence.of(Dropped), *at.evidence.of(Refused), *at.evidence.of(AnswerReplaced)]
-    for line in ends:
-        if _same_request(line, at.request):
-            return Proof(kind, True, f"{at.request.request_id} arrived and was {line.kind}", line.order)
+    for line in at.evidence.of_request(at.request, Dropped, Refused, AnswerReplaced):
+        return Proof(kind, True, f"{at.request.request_id} arrived and was {line.kind}", line.order)
     return Proof(kind, None, f"{at.request.request_id} has no effect, and nothing says what became of it")
 
 
@@ -348,8 +339,8 @@ def _gone(at: Scene) -> Signalled | Exited | None:
 
 def _answer_replaced(at: Scene) -> Proof:
     kind = "answer_replaced"
-    for line in at.evidence.of(AnswerReplaced):
-        if at.request is not None and _same_request(line, at.request):
+    for line in at.evidence.of_request(at.request, AnswerReplaced) if at.request else []:
+        if isinstance(line, AnswerReplaced):
             return Proof(kind, True, f"answered {line.status} in its place", line.order)
     if at.answer is None:
         return Proof(kind, None, "no answer to the first request is on record")

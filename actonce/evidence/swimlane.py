@@ -22,7 +22,6 @@ from actonce.evidence.lines import (
     Decision,
     EarlyResumeAccepted,
     EarlyResumeRefused,
-    Line,
     Signalled,
 )
 from actonce.evidence.strike import Scene, intervals, scene
@@ -175,7 +174,7 @@ def _temporal(scenery: Scenery, case: Case, story: Story) -> None:
 
 def _wire(scenery: Scenery, case: Case, story: Story, at: Scene) -> None:
     fault = story.cell.fault
-    lines: list[Line] = [line for line in case.evidence.lines if line.cell == story.cell.cell]
+    lines = case.evidence.by_cell.get(story.cell.cell, [])
     live = next((line for line in lines if line.source in {"destination", "wire", "process"}), None)
     offset = moment(live.at) - live.mono_ns / 1e9 if live else 0.0
     for interval in intervals(case.evidence, story.cell.cell):

@@ -38,6 +38,7 @@ SETTINGS = {
     "ACTONCE_PROBE_EVERY_S": "2",
 }
 CAUGHT_UP_S = 120.0
+COLLECTED = "collected.jsonl"
 VERIFY_S = 900.0  # every fact against its event and both against the chain, for all of a long run
 
 
@@ -76,7 +77,7 @@ def ground(state: SoakState) -> Callable[[Cell], AbstractAsyncContextManager[dic
 @contextlib.asynccontextmanager
 async def _collector(cell: Cell) -> AsyncIterator[str]:
     """`cell.extras["collector"]`, and the sink that is it."""
-    collector = FileCollector(cell.folder / "collected.jsonl")
+    collector = FileCollector(cell.folder / COLLECTED)
     try:
         async with collector as running:
             proxy = await cell.add_proxy("collector", running.host, running.port)
@@ -156,14 +157,16 @@ async def count_copies(cell: Cell) -> None:
     """The ledger's events of effects, and what the witness counted of each copy, for the whole run."""
     last = await caught_up(cell)
     sealed = {row["seq"]: row["hash"] for row in await cell.ledger.rows("audit_sealed") if row["seq"] <= last}
-    copies: dict[str, list[Path]] = {"collector": [cell.extras["collector"].path]}
+    lives = sorted((cell.run.folder / "cells").glob(f"{cell.number}-*/{COLLECTED}"))
+    copies: dict[str, list[Path]] = {"collector": lives}
     if log := cell.extras.get("log"):
         copies[f"folder on {log.used}"] = sorted(log.folder.glob("audit-*.jsonl"))
     for destination, paths in copies.items():
         count = CopyCount(destination)
         for path in paths:
             with path.open(encoding="utf-8") as file:
-                count.read(line.removesuffix("\n") for line in file if auditing.seq_of(line) <= last)
+                whole = (line[:-1] for line in file if line.endswith("\n"))  # a life may have ended in a line
+                count.read(line for line in whole if auditing.seq_of(line) <= last)
         facts = count.facts(sealed)
         cell.run.writer.append("witness", "observation", None, name=COUNTED, target=destination, facts=facts)
     auditing.record_events(cell, await cell.ledger.rows("audit_of_effects"), cell.run.place)
