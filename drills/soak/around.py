@@ -75,7 +75,7 @@ async def ledger_refuses(cell: SoakCell, window: Window, held: strikes.Standing)
     since_ns = time.monotonic_ns()
     await ground.writable(cell, now=False)
     try:
-        _observe(cell, "store_refuses", "the ledger", await ground.try_to_write(cell))
+        _observe(cell, "store_refuses", "the ledger", await ground.try_to_write(cell.parts.dsn(cell.database)))
         await held.release()
         await called(cell, "ledger_unavailable", since_ns)
     finally:

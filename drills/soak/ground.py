@@ -110,21 +110,25 @@ def put_away(state: SoakState) -> None:
 
 
 async def writable(cell: Cell, *, now: bool) -> None:
-    """Whether the cell's ledger takes writes. Whoever is connected, but for the reader, must connect again."""
-    database = sql.Identifier(cell.database)
-    change = sql.SQL("RESET default_transaction_read_only" if now else "SET default_transaction_read_only = on")
-    async with await psycopg.AsyncConnection.connect(cell.run.stack.ledger_dsn, autocommit=True) as link:
-        await link.execute(sql.SQL("ALTER DATABASE {} ").format(database) + change)
+    """Whether the cell's ledger takes writes."""
+    await take_writes(cell.run.stack.ledger_dsn, cell.database, allowed=now)
+
+
+async def take_writes(server_dsn: str, database: str, *, allowed: bool) -> None:
+    """Whether a database takes writes. Whoever is connected, but for evidence's reader, must connect again."""
+    change = sql.SQL("RESET default_transaction_read_only" if allowed else "SET default_transaction_read_only = on")
+    async with await psycopg.AsyncConnection.connect(server_dsn, autocommit=True) as link:
+        await link.execute(sql.SQL("ALTER DATABASE {} ").format(sql.Identifier(database)) + change)
         await link.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND application_name <> %s",
-            (cell.database, READER),
+            (database, READER),
         )
 
 
-async def try_to_write(cell: Cell) -> dict[str, Any]:
-    """The witness's own row, past every proxy. Returns {sqlstate, error}."""
+async def try_to_write(dsn: str) -> dict[str, Any]:
+    """The witness's own row in that ledger. Returns {sqlstate, error}."""
     try:
-        async with await psycopg.AsyncConnection.connect(cell.parts.dsn(cell.database), autocommit=True) as link:
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as link:
             await link.execute("INSERT INTO actonce.write_probe VALUES (clock_timestamp())")
     except psycopg.Error as error:
         return {"sqlstate": error.sqlstate, "error": str(error)[:200]}

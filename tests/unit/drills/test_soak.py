@@ -14,6 +14,8 @@ from drills.soak.schedule import KINDS, OVER_MINOR, window
 from drills.soak.state import POINTER, SoakState
 from drills.summary import summary
 from drills.tail import JournalTail
+from drills.world.desk import Desk
+from drills.world.replay import replay
 from tests.unit.evidence.builders import good_run
 
 
@@ -130,3 +132,14 @@ def test_a_summary_says_what_struck_by_kind_and_is_made_of_the_verdict_alone(tmp
     assert text.startswith("**passed**: ")
     assert "| `answer_lost:closed` | 3 of 3 | 0 | 0 | 1 | 7.9 | 8.0 | 8.0 |" in text
     assert "| all | 3 of 3 | 0 | 0 | 1 | | | 8.0 |" in text and "Negative controls: " in text
+
+
+def test_a_world_that_starts_again_puts_no_lease_back(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    lease = {"kind": "lease", "destination": "leases", "account": "a", "at": "2026-01-01T00:00:00Z", "event": "issued"}
+    path.write_text(json.dumps(lease) + "\n")
+
+    def desk_of(destination: str, account: str) -> Desk:
+        raise AssertionError(f"{destination} has no desk")
+
+    assert replay(path, desk_of) == 0
