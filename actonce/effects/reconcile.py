@@ -14,7 +14,7 @@ from typing import Literal
 
 from actonce.contracts import bounds
 from actonce.contracts.contract import Contract
-from actonce.contracts.errors import LedgerError, NoIntent, StaleWrite
+from actonce.contracts.errors import ContractError, LedgerError, NoIntent, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import State
 from actonce.contracts.messages import ReconcileResult
@@ -32,8 +32,17 @@ NextStep = Literal["done", "issue", "wait", "beacon", "probe", "cancel_key", "ho
 
 
 async def reconcile(system: System, key: OperationKey) -> ReconcileResult:
-    """Establish what happened to an operation, from the destination. Raises LedgerUnavailable; never guesses."""
-    destination = system.destination(key.destination, key.action)
+    """Establish what happened to an operation, from the destination. Raises LedgerUnavailable; never guesses.
+
+    Raises ContractError where this process has no contract for it, unless the operation has ended: that needs none.
+    """
+    try:
+        destination = system.destination(key.destination, key.action)
+    except ContractError:
+        found = await verdicts.standing(system.ledger, key)
+        if found is None or not found[0].final:
+            raise
+        return _settled(*found)
     for _ in range(_STALE_TRIES):
         try:
             return await _reconcile_once(system, destination, key)
@@ -55,7 +64,7 @@ async def _reconcile_once(system: System, destination: Destination, key: Operati
     case = await verdicts.open_case(system.ledger, key, contract)
     operation = case.operation
     if operation.final or operation.state is State.READY:
-        return _settled(case)
+        return _settled(operation, case.nothing_out)
     clock = await system.ledger.clock()
     simple = operation.state is State.ACKNOWLEDGED and operation.attempts == 1
     readings = await (read_back if simple else read_all)(destination, case, clock)
@@ -118,14 +127,13 @@ def resend_allowed(contract: Contract, case: Case, verdict: Verdict, operation: 
     return owner_is_done and kept and len(sent) < contract.attempts_max
 
 
-def _settled(case: Case) -> ReconcileResult:
+def _settled(operation: Operation, nothing_out: bool) -> ReconcileResult:
     """No reading is needed: the ledger knows. A same-key resend and an operator's word prove no absence."""
-    operation = case.operation
     words = operation.words or f"it is {operation.state}"
     freed = operation.state is State.READY
     if operation.state is State.COMMITTED:
         verdict = Verdict(outcome=Outcome.COMMITTED, words=words)
-    elif operation.state is State.REFUSED or case.nothing_out:
+    elif operation.state is State.REFUSED or nothing_out:
         verdict = Verdict(outcome=Outcome.ABSENT, words=words)
     else:
         verdict = Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.LATE_COMMIT_POSSIBLE, words=words)

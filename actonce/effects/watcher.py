@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from actonce.contracts.contract import Contract
-from actonce.contracts.errors import ActonceError, LedgerError, LedgerUnavailable
+from actonce.contracts.errors import ActonceError, ContractError, LedgerError, LedgerUnavailable
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import State
 from actonce.contracts.verdict import Reading
 from actonce.effects import combine as rule
-from actonce.effects.decide import decide
+from actonce.effects.decide import decide, decide_unread
 from actonce.effects.reconcile import read_fresh, reconcile, settle_step, write_beacon
 from actonce.effects.system import System, log
-from actonce.ledger import approvals, pages, watch
+from actonce.ledger import approvals, pages, verdicts, watch
 from actonce.ledger.store import Operation
 
 
@@ -49,7 +49,7 @@ async def watch_once(system: System, settings: WatchSettings = WatchSettings()) 
     ledger = system.ledger
     expired = await approvals.expire_due(ledger)
     duties: list[tuple[str, list[Operation], Act]] = [
-        ("decisions", await watch.undecided(ledger, settings.idle_s), lambda o: _decide(system, o)),
+        ("decisions", await watch.undecided(ledger, settings.idle_s), lambda o: _decide(system, o, settings)),
         (
             "unsettled",
             await watch.unsettled(ledger, settings.idle_s),
@@ -106,10 +106,13 @@ class _Pass:
 
 
 async def _settle(system: System, operation: Operation) -> None:
-    if operation.state is State.HELD:
-        await reconcile(system, operation.key)
-    else:
+    if operation.state is not State.HELD:
         await settle_step(system, operation.key)
+        return
+    try:
+        await reconcile(system, operation.key)
+    except ContractError as error:  # on record like a reading: it is seen by people, and not tried again at every pass
+        await verdicts.record_unread(system.ledger, operation, str(error))
 
 
 async def _settle_or_hold(system: System, operation: Operation, settings: WatchSettings) -> None:
@@ -137,8 +140,11 @@ async def _recount_or_page(system: System, operation: Operation, settings: Watch
         raise
 
 
-async def _decide(system: System, operation: Operation) -> None:
-    await decide(system, operation.key)
+async def _decide(system: System, operation: Operation, settings: WatchSettings) -> None:
+    try:
+        await decide(system, operation.key)
+    except ContractError as error:
+        await decide_unread(system, operation.key, str(error), settings.give_up_s)
 
 
 async def _orphan(system: System, operation: Operation) -> None:

@@ -12,7 +12,7 @@ from actonce.contracts.contract import Contract
 from actonce.contracts.errors import NoIntent, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
-from actonce.contracts.verdict import MORE_THAN_ASKED, AttemptFact, Facts, Outcome, Reading, Verdict
+from actonce.contracts.verdict import MORE_THAN_ASKED, AttemptFact, Facts, Outcome, Reading, Reason, Verdict
 from actonce.ledger import pages
 from actonce.ledger.permits import attempt_facts, nothing_is_out
 from actonce.ledger.store import (
@@ -176,6 +176,25 @@ async def record_verdict(
     if stale is not None:
         raise stale
     return moved
+
+
+async def standing(ledger: Ledger, key: OperationKey) -> tuple[Operation, bool] | None:
+    """An operation as it stands, for who has no contract of it; and is it established that nothing of it is out?"""
+    async with ledger.transaction() as connection:
+        operation = await read_operation(connection, key)
+        if operation is None:
+            return None
+        stands = operation.state in (State.READY, State.CLOSED)
+        attempts = await attempt_facts(connection, key)
+        return operation, stands and await nothing_is_out(connection, operation, attempts)
+
+
+async def record_unread(ledger: Ledger, operation: Operation, words: str) -> Verdict:
+    """Put on record that nothing was read, and why. It concludes nothing and moves nothing."""
+    verdict = Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.NO_ROUTE, words=f"nothing was read: {words}"[:1000])
+    async with ledger.transaction() as connection:
+        await _keep(connection, operation.key, operation.stamp, verdict, [], applied=False)
+    return verdict
 
 
 async def _apply(

@@ -58,6 +58,18 @@ async def undecided(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Ope
     )
 
 
+async def has_waited(ledger: Ledger, decision_id: int, for_s: float) -> bool:
+    """True when a decision was recorded at least `for_s` ago."""
+    async with ledger.transaction() as connection:
+        row = await one(
+            connection,
+            "SELECT 1 FROM actonce.decision WHERE decision_id = %s"
+            " AND created_at <= clock_timestamp() - make_interval(secs => %s)",
+            (decision_id, for_s),
+        )
+        return row is not None
+
+
 async def orphaned(ledger: Ledger, after_s: float, limit: int = 200) -> list[Operation]:
     """Ready operations with earlier permits whose next permit nobody has taken for `after_s`."""
     return await _operations(

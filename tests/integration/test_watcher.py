@@ -1,4 +1,4 @@
-"""The watcher looks at several operations side by side, and at each by one task at a time."""
+"""The watcher looks at several operations side by side, at each by one task; also where nothing can be read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections import Counter
 
 from actonce.contracts.contract import Contract
 from actonce.contracts.errors import RouteUnavailable
+from actonce.contracts.messages import DecisionRequest
 from actonce.contracts.verdict import Page
 from actonce.destinations.base import Lookup
+from actonce.effects.decide import decide
 from actonce.effects.perform import perform
+from actonce.effects.reconcile import reconcile
+from actonce.effects.system import System
 from actonce.effects.watcher import WatchSettings, watch_once
+from actonce.ledger import decisions
+from actonce.ledger.watch import find_operation
 from actonce.testing.waiting import eventually
 from tests.integration.odd_bench import TIMING, TO_THE_PAGE_S, Deployment, contract, key_of, request
 
@@ -89,3 +95,48 @@ async def test_a_pass_that_is_over_goes_on_where_it_ended(deployment: Deployment
     await watch_once(system, WatchSettings(idle_s=0, held_again_s=0, pass_s=600, at_once_max=1))
     assert sorted(first) == sorted(read_now[len(first) :]) and len(set(first)) == 3
     assert read_now[len(first) :] == first, "held ones are read again in the order in which they were read"
+
+
+async def decided(system: System, number: int, action: str) -> None:
+    (operation,) = await find_operation(system.ledger, key_of(request(number)).operation_id)
+    taken = {"action": action, "name": "Ada", "reason": "seen at the bank", "expected_epoch": operation.epoch}
+    if action == "mark_committed":
+        taken["object_id"] = "re_1"
+    taken["expected_version"] = operation.version
+    await decisions.record(system.ledger, operation.key, DecisionRequest.model_validate(taken))
+
+
+async def test_an_operation_whose_contract_nobody_has_can_be_ended_and_is_never_sent(deployment: Deployment) -> None:
+    """Its decision is taken unread, on record as that; one that would send waits for somebody who has the contract."""
+    actions = {1: "mark_absent", 2: "mark_committed", 3: "permit_one_retry"}
+    had = await deployment.process()
+    for number in actions:
+        await perform(had, request(number))
+    await asyncio.sleep(TO_THE_PAGE_S)
+    gone = await deployment.process(of=contract(name="another"))
+    await watch_once(gone, WatchSettings(idle_s=0, give_up_s=0))
+    assert {row["state"] for row in await deployment.rows("operation")} == {"held"}
+    for number, action in actions.items():
+        await decided(gone, number, action)
+
+    await watch_once(gone, WatchSettings(idle_s=0, give_up_s=3600))  # somebody who has it may still come first
+    assert {row["result"] for row in await deployment.rows("decision")} == {None}
+    await watch_once(gone, WatchSettings(idle_s=0, give_up_s=0))
+    results = {row["decision"]: row["result"] for row in await deployment.rows("decision")}
+    assert results == {"mark_absent": "applied", "mark_committed": "applied", "permit_one_retry": None}
+    rows = {row["operation_id"]: row for row in await deployment.rows("operation")}
+    absent, committed, waiting = (rows[key_of(request(number)).operation_id] for number in actions)
+    assert [one["state"] for one in (absent, committed, waiting)] == ["closed", "committed", "held"]
+    assert (committed["completion"], committed["object_id"]) == ("operator_attested", "re_1")
+    unread = [row["words"] for row in await deployment.rows("verdict") if row["words"].startswith("nothing was read")]
+    assert {words.rpartition("; ")[2] for words in unread} >= {
+        f"{action} is taken as it is" for action in ("mark_absent", "mark_committed")
+    }
+    for number in (1, 2):  # a workflow whose workers have no contract of it either goes on all the same
+        assert (await decide(gone, key_of(request(number))))[1] == "nothing_pending"
+        assert (await reconcile(gone, key_of(request(number)))).next == "done"
+
+    await watch_once(had, WatchSettings(idle_s=0))
+    results = {row["decision"]: row["result"] for row in await deployment.rows("decision")}
+    assert results["permit_one_retry"] == "applied"
+    assert len(await deployment.rows("attempt")) == len(actions), "nothing was sent but by the first permits"
