@@ -18,7 +18,8 @@ from actonce.contracts.errors import ContractError, LedgerUnavailable
 from actonce.credentials import Broker
 from actonce.destinations.base import Destination, Registry
 from actonce.effects.fence import FreezeTimer
-from actonce.ledger.leases import Leases, uses_of
+from actonce.ledger.authorising import uses_of
+from actonce.ledger.leases import Leases
 from actonce.ledger.migrate import migrate
 from actonce.ledger.permits import Owner
 from actonce.ledger.store import Ledger, many, one

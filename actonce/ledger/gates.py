@@ -16,7 +16,7 @@ from actonce.contracts.commands import CLIENT
 from actonce.contracts.contract import Contract
 from actonce.contracts.credential import Lease, NoLease
 from actonce.contracts.verdict import Reason
-from actonce.ledger import approvals, leases, pages
+from actonce.ledger import approvals, authorising, pages
 from actonce.ledger.approvals import Approval
 from actonce.ledger.store import Connection, Operation, one, utc
 
@@ -49,7 +49,7 @@ async def check(
     deadline: datetime | None = row["task_deadline"]
     if deadline is not None and row["now"] >= deadline and not operation.retry_granted:
         return Refusal(Reason.DEADLINE_PASSED, f"the task's deadline was {utc(deadline)}; nothing was sent after it")
-    leased_until = await leases.check(connection, operation, contract, lease)
+    leased_until = await authorising.check(connection, operation, contract, lease)
     if isinstance(leased_until, NoLease):
         return Refusal(leased_until.reason, leased_until.words, stale_lease=leased_until.stale)
     approved = await _approved(connection, operation, contract, proposal)
@@ -124,7 +124,7 @@ async def unmet(connection: Connection, operation: Operation) -> str | None:
         if approval is not None and not approval.in_force:  # none at all: the next permit asks people first
             again = "decide it" if approval.state == "pending" else f"`{CLIENT} renew {approval.approval_id}` first"
             return f"its approval {approval.approval_id} is {approval.state}; {again}"
-    return await leases.unmet(connection, operation)
+    return await authorising.unmet(connection, operation)
 
 
 _APPROVAL = {

@@ -31,7 +31,7 @@ def no_lease_check() -> None:
 
     swap("actonce.credentials.broker:Broker", "lease", make_lease)
     swap("actonce.credentials.broker:Broker", "secret_of", lambda real: lambda self, lease: kept[lease.credential][1])
-    swap("actonce.ledger.leases", "check", lambda real: check)
+    swap("actonce.ledger.authorising", "check", lambda real: check)
 
 
 @control
@@ -45,8 +45,8 @@ def resume_without_authorisation() -> None:
     async def authorised(*args: Any) -> Authorisation:
         return Authorisation(True, "nobody asked")
 
-    swap("actonce.ledger.leases", "unmet", lambda real: unmet)
-    swap("actonce.ledger.leases", "_authorised", lambda real: authorised)
+    swap("actonce.ledger.authorising", "unmet", lambda real: unmet)
+    swap("actonce.ledger.authorising", "authorised", lambda real: authorised)
 
 
 @control

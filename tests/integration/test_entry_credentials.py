@@ -9,7 +9,8 @@ from actonce.contracts.credential import Lease
 from actonce.credentials import Broker, BrokerSettings, MemoryProvider
 from actonce.credentials.memory import Account
 from actonce.health import Prober
-from actonce.ledger.leases import Leases, Use
+from actonce.ledger.authorising import Use
+from actonce.ledger.leases import Leases
 from actonce.stack import Stack
 from tests.integration.entry_bench import Bench, bench
 from tests.integration.test_entry_client import client, desk

@@ -19,7 +19,8 @@ from actonce.contracts.verdict import Reason
 from actonce.ledger import alerts, approvals, leases, memory_use, release, tasks, watch
 from actonce.ledger.alerts import Seen
 from actonce.ledger.audit_facts import REQUIRED, check_facts
-from actonce.ledger.leases import Leases, Use
+from actonce.ledger.authorising import Use
+from actonce.ledger.leases import Leases
 from actonce.ledger.store import Ledger, many
 
 NAME = "acct/write"

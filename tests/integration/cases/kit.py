@@ -40,7 +40,8 @@ from actonce.destinations.sandbox import SandboxSettings, build_sandbox
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import settle_step
 from actonce.effects.system import System, register_contracts, this_process
-from actonce.ledger.leases import Leases, uses_of
+from actonce.ledger.authorising import uses_of
+from actonce.ledger.leases import Leases
 from actonce.ledger.store import Ledger
 from actonce.stack import Stack, spawn
 from actonce.testing.parts import Parts, open_parts

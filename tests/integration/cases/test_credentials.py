@@ -20,7 +20,7 @@ from actonce.effects.decide import decide
 from actonce.effects.perform import perform
 from actonce.effects.reconcile import reconcile
 from actonce.effects.system import System
-from actonce.ledger import decisions, leases
+from actonce.ledger import authorising, decisions, leases
 from actonce.testing.waiting import eventually
 from drills.world.leases import default_token, mark_of
 from tests.integration.cases.gates import Gate, before_fence
@@ -93,7 +93,7 @@ async def until_resumable(bench: Bench, system: System) -> None:
             row = await bench.operation()
             operation = await decisions.lock_operation(connection, key_of(bench.request()))
             assert operation is not None and row["state"] == "held"
-            return await leases.unmet(connection, operation) is None
+            return await authorising.unmet(connection, operation) is None
 
     await eventually(ready, within_s=10, what="a new authorisation check", every_s=0.05)
 
