@@ -15,6 +15,8 @@ DONE = {
     "renewed": "A new approval is asked for, with a deadline of its own.",
     "acknowledged": "The page is acknowledged and not repeated. The incident stays open.",
     "released": "The release is changed.",
+    "rotated": "The credential is rotated: every process leases it anew, and each lease is checked.",
+    "revoked": "The credential is revoked: no permit is given under it. What passed its fence before may still send.",
     "cancelled": "Cancellation is recorded; unused permits are void. What may have been sent is reconciled.",
     "ended-before": "The task had ended already; nothing was cancelled.",
     "deadline": "The deadline is changed.",
