@@ -8,7 +8,7 @@ DONE = {
     "decided-again": "This press had been recorded before; it is still one decision.",
     "waits-for-second": "Your decision is recorded. It has no effect before a second person agrees to it.",
     "agreed": "You agreed: the decision takes effect after one more reading of the destination.",
-    "disagreed": "You disagreed: the decision has no effect.",
+    "disagreed": "The decision is declined: it has no effect, and another one can be made.",
     "approved": "Your approval is recorded.",
     "rejected": "Your rejection is recorded. The step ends without anything sent.",
     "withdrawn": "The approval is withdrawn: no further permit is given on it.",

@@ -19,11 +19,11 @@ from actonce.console.app import create_app
 from actonce.console.settings import ConsoleSettings
 from actonce.contracts.approval import ApprovalTerms, Proposal
 from actonce.contracts.identity import OperationKey, derive_operation_id
-from actonce.contracts.verdict import Reason
-from actonce.ledger import approvals, pages
+from actonce.contracts.lifecycle import Event
+from actonce.ledger import approvals
 from actonce.ledger.approvals import Approval
 from actonce.ledger.migrate import migrate
-from actonce.ledger.store import Ledger, Operation, lock_operation
+from actonce.ledger.store import Ledger, Operation, lock_operation, move
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
 from tests.integration.console_bench import Desk, desk, form_of, press, served
@@ -165,15 +165,16 @@ async def test_stale_page_is_refused_with_what_changed_and_a_fresh_form(at: Desk
         page = (await http.get(page_of(operation))).text
         address = f"{page_of(operation)}/decisions"
         filled = {**form_of(page, address, action="mark_committed"), **committed(operation)}
-        async with at.on.ledger.transaction() as connection:  # held for another reason meanwhile
+        async with at.on.ledger.transaction() as connection:  # a late answer meanwhile
             now = await lock_operation(connection, operation.key)
             assert now is not None
-            moved = await pages.hold(connection, now, Reason.LOOK_ALIKE, "something carries our id")
+            words = {"reason": "possible_duplicate", "words": "another object was acknowledged"}
+            moved = await move(connection, now, Event.ACK_CONTRADICTS, **words)
         assert moved.version > operation.version
         refused = await http.post(address, data=filled)
         assert refused.status_code == 409 and await decisions(at, operation) == []
         assert "What changed since you looked" in refused.text
-        assert f"version {moved.version}: " in refused.text and "look_alike" in refused.text
+        assert f"version {moved.version}: " in refused.text and "possible_duplicate" in refused.text
         fresh = form_of(refused.text, address, action="mark_committed")
         assert fresh["version"] == str(moved.version) and fresh["press"] != filled["press"]
         assert "looked at the statement</textarea>" in refused.text and 'value="re_1"' in refused.text

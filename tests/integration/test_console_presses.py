@@ -22,6 +22,7 @@ OPERATOR, APPROVER, ALL = {"operator", "admin"}, {"approver", "admin"}, set(ROLE
 MAY = {  # every button there is, and who may press it
     "/sign-out": ALL,
     "/operations/{operation_id}/decisions": OPERATOR,
+    "/operations/{operation_id}/decisions/{decision_id}/second": OPERATOR,
     "/approvals/{approval_id}/approve": APPROVER,
     "/approvals/{approval_id}/reject": APPROVER,
     "/approvals/{approval_id}/withdraw": APPROVER,
@@ -43,6 +44,7 @@ FILLED = {  # good enough to reach the entry, about nothing that is there
     "note": "x",
     "digest": "a1:x",
     "why": "x",
+    "agrees": "no",
     "credential": "none",
     "generation": "1",
     "do": "pause",
@@ -66,7 +68,13 @@ async def at(postgres_server: Stack) -> AsyncIterator[Desk]:
         await connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-THERE = {"task_id": "default%2Fsingle%2Fp-1", "task_type": "single", "page_id": "1", "approval_id": "ap1_none"}
+THERE = {
+    "decision_id": "1",
+    "task_id": "default%2Fsingle%2Fp-1",
+    "task_type": "single",
+    "page_id": "1",
+    "approval_id": "ap1_none",
+}
 
 
 def address(path: str) -> str:
