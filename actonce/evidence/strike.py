@@ -16,26 +16,28 @@ from typing import Literal
 from actonce.evidence.case import Case, Story
 from actonce.evidence.folder import Evidence
 from actonce.evidence.lines import (
-    AnswerBegun,
-    AnswerFailed,
-    AnswerReplaced,
     CallerConnection,
-    Dropped,
-    Effect,
     Exited,
     Observation,
-    OfRequest,
     ProcessLine,
     ProcessState,
     ProxyDisabled,
     ProxyEnabled,
-    Refused,
-    Request,
-    RequestIncomplete,
     SelfTest,
     Signalled,
     ToxicAdded,
     ToxicRemoved,
+)
+from actonce.evidence.lines_destination import (
+    AnswerBegun,
+    AnswerFailed,
+    AnswerReplaced,
+    Dropped,
+    Effect,
+    OfRequest,
+    Refused,
+    Request,
+    RequestIncomplete,
 )
 from actonce.evidence.observations import carries
 
