@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from actonce.evidence.case import Case, Finding
-from actonce.evidence.lines import Page
-from actonce.evidence.lines_caller import CallerHold, CallerTask
+from actonce.evidence.lines import CallerHold, CallerTask, Page
 
 
 def tasks_as_expected(case: Case) -> list[Finding]:

@@ -11,10 +11,15 @@ from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 import pytest_asyncio
 
-from actonce.testing.browser import open_browser, why_not
+from actonce.stack import Stack
+from actonce.testing.browser import PATIENCE_MS, open_browser, why_not
+from tests.browser.deployment import Deployment, deployment
+from tests.browser.staged import Staged, staged
+from tests.integration.cases.kit import open_lab
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -25,6 +30,8 @@ NOT_RUN = pytest.StashKey[str]()
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     ours = [item for item in items if item.path.is_relative_to(HERE)]
+    for item in ours:  # the first one also waits for the whole deployment
+        item.add_marker(pytest.mark.timeout(300))
     lacking = why_not() if ours else None
     if lacking is None:
         return
@@ -45,5 +52,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
     """One browser for the session; each test opens contexts of its own in it."""
+    from playwright.async_api import expect
+
+    expect.set_options(timeout=PATIENCE_MS)
     async with open_browser() as browser:
         yield browser
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def console(servers: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
+    """The deployment that all tests here share. Each test takes tasks, operations and approvals of its own."""
+    async with open_lab(servers, tmp_path_factory.mktemp("console")) as lab, deployment(lab, held=6) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def staged_console(postgres_server: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Staged]:
+    """A console on a staged ledger, for tests that only look."""
+    async with await psycopg.AsyncConnection.connect(postgres_server.ledger_dsn, autocommit=True) as link:
+        await link.execute("CREATE DATABASE staged_console")
+    dsn = postgres_server.ledger_dsn.rsplit("/", 1)[0] + "/staged_console"
+    async with staged(dsn, tmp_path_factory.mktemp("staged") / "console.log") as running:
+        yield running

@@ -1,4 +1,4 @@
-"""The entry's own description turned against it: whatever is asked, it never answers with a server error.
+"""The entry's own description turned against it: whatever is asked, no server error, and an answer as described.
 
 The service runs as a process on a real ledger and a real Temporal. Every second request is about things that are there
 (a task, a held operation, a page, an approval, as they are on record), so that what is generated also gets past the
@@ -27,6 +27,7 @@ from pydantic import SecretStr
 from schemathesis import Case
 from schemathesis.checks import not_a_server_error
 from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 from actonce.contracts.approval import ApprovalTerms, Proposal
 from actonce.contracts.identity import OperationKey, derive_operation_id
@@ -37,6 +38,7 @@ from actonce.stack import Stack
 from tests.integration.entry_bench import bench, contract
 
 ROOT = Path(__file__).parents[2]
+CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance]
 EXAMPLES_MAX = 5  # for each operation, beside one case for every bound in its schema
 TASK = "default/single/there"
 
@@ -109,12 +111,12 @@ numbers = count()
 
 @fuzzed.parametrize()
 @settings(max_examples=EXAMPLES_MAX, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_nothing_that_is_asked_is_answered_with_a_server_error(case: Case, entry: Running) -> None:
+def test_whatever_is_asked_is_answered_as_described_and_never_with_a_server_error(case: Case, entry: Running) -> None:
     if next(numbers) % 2:
         case.path_parameters = {name: entry.there.get(name, value) for name, value in case.path_parameters.items()}
         if isinstance(case.body, dict):
             case.body = {name: entry.there.get(name, value) for name, value in case.body.items()}
-    case.call_and_validate(base_url=entry.url, checks=[not_a_server_error])
+    case.call_and_validate(base_url=entry.url, checks=CHECKS)
 
 
 def test_no_refusal_was_logged_as_an_error(entry: Running) -> None:
