@@ -155,9 +155,9 @@ class RetryOnOldEvidence(Special):
     async def _read_since_the_hold(self) -> bool:
         """The workflow reads once more when it begins to wait; only after that nobody reads by himself."""
         (hold,) = await self.cell.ledger.rows("hold")
-        # Two for its reason: the verdict that opened it is written a moment after the hold, in the same transaction.
-        reasons = [row["reason"] for row in await self.cell.ledger.rows("verdict")]
-        return reasons.count(hold["reason"]) >= 2
+        # Two: the verdict that opened it is written a moment after the hold, in the same transaction.
+        since = [row for row in await self.cell.ledger.rows("verdict") if row["decided_at"] > hold["opened_at"]]
+        return len(since) >= 2
 
     async def decided(self, operation_id: str) -> None:
         """The decision and the evidence, in the order of this cell."""

@@ -1,4 +1,4 @@
-"""Buttons about pages, release and tasks: acknowledge, pause and let go, cancel, another deadline."""
+"""Buttons about pages, release, credentials and tasks: acknowledge, pause, rotate, cancel, another deadline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from actonce.console.person import Press, pressed
 from actonce.console.rendering import segment
 from actonce.console.state import console_of
 from actonce.contracts.people import Scope
-from actonce.ledger import changes, release, tasks
+from actonce.ledger import changes, leases, release, tasks
 
 router = APIRouter()
 Decides = Annotated[Press, Depends(pressed(Scope.DECIDE))]
+Grants = Annotated[Press, Depends(pressed(Scope.ACCESS))]
 Releases = Annotated[Press, Depends(pressed(Scope.RELEASE))]
 
 
@@ -79,6 +80,46 @@ def _wanted(form: Form) -> dict[str, Any]:
         words = "The rate is 0 (no limit) or more, the window 1 to 100000. Nothing was recorded."
         raise Refused(422, "Something does not fit", words)
     return {"rate_per_s": rate, "window_max": window}
+
+
+# credentials ------------------------------------------------------------------------------------------------------
+
+
+@router.post("/credentials/rotations")
+async def rotate(request: Request, press: Grants) -> Response:
+    """Every process leases it anew."""
+    return await _credential(request, press, "rotations", "rotated")
+
+
+@router.post("/credentials/revocations")
+async def revoke(request: Request, press: Grants) -> Response:
+    """No permit is given under it any more."""
+    return await _credential(request, press, "revocations", "revoked")
+
+
+async def _credential(request: Request, press: Press, what: str, word: str) -> Response:
+    form = press.form
+    refused = missing(form, "reason")
+    if refused is None:
+        try:
+            generation = form.number("generation")
+            body = {"credential": form["credential"], "expected_generation": generation, "reason": form["reason"]}
+            await ask(request, press, path("credentials", what), body)
+        except Refused as error:
+            refused = error
+        else:
+            return done("/credentials", word)
+    found = [c for c in await leases.list_credentials(console_of(request).ledger) if c["name"] == form["credential"]]
+    if not found:
+        raise HTTPException(404, "There is no such credential in this ledger; nothing was recorded.")
+    return await refused_page(
+        request,
+        refused,
+        "refused_credential.html",
+        back="/credentials",
+        kept=Kept(form["credential"], form.values),
+        credential=found[0],
+    )
 
 
 # tasks ------------------------------------------------------------------------------------------------------------

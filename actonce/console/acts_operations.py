@@ -53,6 +53,22 @@ async def decide(operation_id: str, request: Request, press: Decides) -> Respons
     return await _refused(request, operation_id, refused, form, form["action"])
 
 
+@router.post("/operations/{operation_id}/decisions/{decision_id}/second")
+async def second(operation_id: str, decision_id: int, request: Request, press: Decides) -> Response:
+    """Agree or disagree with a decision of somebody else that waits for it. The entry knows who may not."""
+    form = press.form
+    refused = missing(form, "why")
+    if refused is None:
+        body = {**_named(form), "agrees": form["agrees"] == "yes", "why": form["why"]}
+        try:
+            await ask(request, press, path("operations", operation_id, "decisions", str(decision_id), "second"), body)
+        except Refused as error:
+            refused = error
+        else:
+            return done(_address(operation_id), "agreed" if body["agrees"] else "disagreed")
+    return await _refused(request, operation_id, refused, form, f"second-{decision_id}")
+
+
 def _unfinished(operation_id: str, form: Form) -> Refused | None:
     """What a form lacks before anybody is asked. None: it is complete."""
     action = form["action"]
@@ -113,6 +129,7 @@ def operation_values(request: Request, record: OperationRecord) -> dict[str, Any
         "choices": choices.choices(record),
         "confirmation": choices.confirmation(record.operation.operation_id),
         "procedure": choices.procedure_of(record.operation),
+        "waiting": choices.waiting(record),
     }
 
 

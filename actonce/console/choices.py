@@ -8,6 +8,7 @@ same button all night does not do that for the wrong operation.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from actonce.contracts.reasons import policy
 from actonce.ledger.records import Allowed, OperationRecord
@@ -93,6 +94,11 @@ def _choice(one: Allowed, second_person: frozenset[str]) -> Choice:
         confirm=one.action in DANGEROUS,
         second_person=one.action in second_person,
     )
+
+
+def waiting(record: OperationRecord) -> list[dict[str, Any]]:
+    """Decisions about it that wait for a second person."""
+    return [d for d in record.decisions if d["second_person"] and d["second_at"] is None and d["result"] is None]
 
 
 def procedure_of(operation: Operation) -> str | None:

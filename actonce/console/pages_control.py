@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from actonce.console.acts import Kept
 from actonce.console.pages_tasks import ROWS, Cursor, Filter, chosen, more
 from actonce.console.rendering import page
 from actonce.console.state import console_of
@@ -21,7 +22,7 @@ async def release(request: Request) -> HTMLResponse:
     console = console_of(request)
     types = sorted(console.settings.task_types)
     controls = [await ledger_release.standing(console.ledger, name, console.settings.queue_of(name)) for name in types]
-    return await page(request, "release.html", controls=list(zip(types, controls, strict=True)))
+    return await page(request, "release.html", controls=list(zip(types, controls, strict=True)), kept=Kept())
 
 
 @router.get("/credentials")
@@ -33,6 +34,7 @@ async def credentials(request: Request) -> HTMLResponse:
         "credentials.html",
         credentials=await leases.list_credentials(ledger),
         policy=await leases.policy_in_force(ledger),
+        kept=Kept(),
     )
 
 

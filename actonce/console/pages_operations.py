@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 
-from actonce.console import facts
+from actonce.console import acts_operations, facts
 from actonce.console.pages_tasks import ROWS, Cursor, Filter, chosen, more, ui_link
 from actonce.console.rendering import page
 from actonce.console.state import console_of
@@ -81,6 +81,8 @@ async def shown(request: Request, record: OperationRecord) -> dict[str, Any]:
     o = record.operation
     contract = await browse.contract_of(console.ledger, o.destination, o.contract_digest)
     return {
+        **acts_operations.operation_values(request, record),
+        **acts_operations.fresh_values(),
         "r": record,
         "o": o,
         "lights": facts.lights(record),

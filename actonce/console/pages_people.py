@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from actonce.console.acts import Kept
 from actonce.console.pages_tasks import ROWS, Cursor, Filter, chosen, more
 from actonce.console.rendering import page
 from actonce.console.state import console_of
@@ -50,7 +51,7 @@ async def approval(request: Request, approval_id: str) -> HTMLResponse:
     except ApprovalRefused as error:
         raise HTTPException(404, str(error)) from error
     changed = differences(found.proposal.what, found.found.what) if found.found else []
-    return await page(request, "approval.html", a=found, clicks=clicks, changed=changed)
+    return await page(request, "approval.html", a=found, clicks=clicks, changed=changed, kept=Kept())
 
 
 @router.get("/alerts")

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 
+from actonce.console.acts import Kept
 from actonce.console.rendering import page
 from actonce.console.state import Console, console_of
 from actonce.ledger import listing, readings, records, release, story, words
@@ -79,6 +80,7 @@ async def task(request: Request, task_id: str) -> HTMLResponse:
         holds={(h["destination"], h["action"], h["operation_id"]): h for h in record.holds},
         ui=ui_link(console, record.task.workflow_id),
         history=history_link(console, record.task.workflow_id),
+        kept=Kept(),
     )
 
 

@@ -67,7 +67,10 @@ async def person_of(request: Request) -> Visitor:
 async def signed_in(request: Request) -> Visitor:
     """Who this is, whatever they may do. Raises SignInNeeded."""
     value = request.cookies.get(cookie_name(request, SESSION_COOKIE))
-    session = await sessions.session_of(console_of(request).ledger, value) if value else None
+    if not value:
+        raise SignInNeeded
+    by_person = request.headers.get("sec-fetch-mode", "navigate") == "navigate"  # our script fetches by itself
+    session = await sessions.session_of(console_of(request).ledger, value, by_person=by_person)
     if session is None:
         raise SignInNeeded
     visitor = Visitor(session.person, csrf.token(session.csrf))

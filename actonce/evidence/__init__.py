@@ -7,7 +7,7 @@ worked out from a recorded folder alone. Record with `EvidenceWriter`, then `wri
 
 from actonce.evidence.journal import journal_events
 from actonce.evidence.judge import judge
-from actonce.evidence.lines import Line
+from actonce.evidence.line import Line
 from actonce.evidence.record import (
     Cell,
     Drill,

@@ -15,18 +15,16 @@ from functools import cached_property
 from typing import Literal
 
 from actonce.evidence.folder import Evidence
-from actonce.evidence.lines import (
+from actonce.evidence.lines import Page, ProbeOperation
+from actonce.evidence.lines_caller import (
     CallerAttempt,
     CallerHold,
     CallerOperation,
     CallerReading,
     CallerTask,
     CallerVerdict,
-    Effect,
-    Page,
-    ProbeOperation,
-    Request,
 )
+from actonce.evidence.lines_destination import Effect, Request
 from actonce.evidence.record import SETTLED_STATES, Cell, EvidenceError, Expected, PlannedOperation
 
 Key = tuple[str, str]  # cell, operation_id

@@ -25,7 +25,6 @@ from actonce.evidence.checks_tasks import held_tasks_are_paged, tasks_as_expecte
 from actonce.evidence.history import NOTHING_SENT, resends_without_reason
 from actonce.evidence.lines import (
     CallerConnection,
-    CallerTask,
     EarlyResumeAccepted,
     EarlyResumeRefused,
     Note,
@@ -33,6 +32,7 @@ from actonce.evidence.lines import (
     Quiet,
     View,
 )
+from actonce.evidence.lines_caller import CallerTask
 from actonce.evidence.record import VIEW_NAMES
 
 # Task states in which a task may be left when everything has settled: final, or stopped for a person who was told.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from actonce.evidence.case import Case, Finding, moment
-from actonce.evidence.lines import ApprovalShown, CallerApproval, Decision, Effect
+from actonce.evidence.lines import ApprovalShown, Decision
+from actonce.evidence.lines_caller import CallerApproval
+from actonce.evidence.lines_destination import Effect
 
 LATE_S = 3.0  # from the end of a permit to the commit: the sandbox's transit and processing bounds, and clock skew
 RENEW = "renew"  # a decision of a person that asks anew; nothing else may add an approval or move a deadline

@@ -17,7 +17,8 @@ from typing import Any
 import rfc8785
 
 from actonce.evidence.case import Case, Finding, Story, is_own, moment
-from actonce.evidence.lines import AuditCopy, CallerAudit, Observation
+from actonce.evidence.lines import AuditCopy, Observation
+from actonce.evidence.lines_caller import CallerAudit
 from actonce.evidence.record import SETTLED_STATES, Cell
 
 # The destination stamps an effect by the same host's clock; a commit and its event may be told this much apart.

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from actonce.evidence.case import Case, Finding, Story
-from actonce.evidence.lines import Authority, LeaseEvent, Line, Observation, Refused
+from actonce.evidence.line import Line
+from actonce.evidence.lines import Authority, Observation
+from actonce.evidence.lines_destination import LeaseEvent, Refused
 from actonce.evidence.record import Cell
 
 SEARCHED = "secrets_searched"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from actonce.evidence.case import Case, Finding, moment
-from actonce.evidence.lines import CallerMemory, Observation, View
+from actonce.evidence.lines import Observation, View
+from actonce.evidence.lines_caller import CallerMemory
 
 MEMORY_CLAIMS = frozenset({"silent", "broken_off", "slow", "login_refused", "index_gone", "rows_gone"})
 

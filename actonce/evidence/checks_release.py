@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actonce.evidence.case import Case, Finding, moment
-from actonce.evidence.lines import CallerRelease
+from actonce.evidence.lines_caller import CallerRelease
 
 SLACK = 1  # the moment of the release is stamped when its statement begins
 

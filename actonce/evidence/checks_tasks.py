@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from actonce.evidence.case import Case, Finding
-from actonce.evidence.lines import CallerHold, CallerTask, Page
+from actonce.evidence.lines import Page
+from actonce.evidence.lines_caller import CallerHold, CallerTask
 
 
 def tasks_as_expected(case: Case) -> list[Finding]:

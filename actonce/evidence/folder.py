@@ -18,18 +18,10 @@ from typing import Any, Never, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from actonce.evidence.lines import (
-    CallerTask,
-    Challenge,
-    DestinationLine,
-    Effect,
-    End,
-    JournalEnd,
-    Line,
-    OfRequest,
-    Request,
-    parse_line,
-)
+from actonce.evidence.line import Line
+from actonce.evidence.lines import End, parse_line
+from actonce.evidence.lines_caller import CallerTask
+from actonce.evidence.lines_destination import Challenge, DestinationLine, Effect, JournalEnd, OfRequest, Request
 from actonce.evidence.record import (
     CELLS_FILE,
     DRILL_FILE,

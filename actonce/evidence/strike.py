@@ -16,26 +16,28 @@ from typing import Literal
 from actonce.evidence.case import Case, Story
 from actonce.evidence.folder import Evidence
 from actonce.evidence.lines import (
-    AnswerBegun,
-    AnswerFailed,
-    AnswerReplaced,
     CallerConnection,
-    Dropped,
-    Effect,
     Exited,
     Observation,
-    OfRequest,
     ProcessLine,
     ProcessState,
     ProxyDisabled,
     ProxyEnabled,
-    Refused,
-    Request,
-    RequestIncomplete,
     SelfTest,
     Signalled,
     ToxicAdded,
     ToxicRemoved,
+)
+from actonce.evidence.lines_destination import (
+    AnswerBegun,
+    AnswerFailed,
+    AnswerReplaced,
+    Dropped,
+    Effect,
+    OfRequest,
+    Refused,
+    Request,
+    RequestIncomplete,
 )
 from actonce.evidence.observations import carries
 
@@ -402,9 +404,13 @@ def _process_frozen(at: Scene) -> Proof:
 
 def _cut_active(at: Scene) -> Proof:
     kind, moment_ns = "cut_active", at.strike_ns()
-    until_ns, lost = moment_ns, _request_not_arrived(at)
-    if lost.proven and not at.signals and (interval := _upstream(at)) is not None:
-        until_ns = interval.end_ns  # a request that never arrives has no one moment: it is lost all that time
+    until_ns, interval = moment_ns, _upstream(at)
+    if interval is not None and not at.signals:
+        # A request that is lost or held has no one moment: it is so all that time, or until another is out.
+        if _request_not_arrived(at).proven:
+            until_ns = interval.end_ns
+        elif _request_held(at).proven and at.request is not None:
+            until_ns = min(interval.end_ns, at.request.mono_ns)
     if moment_ns is None or until_ns is None:
         return Proof(kind, None, "no strike moment: no answer, no signal and no byte of the caller on record")
     found = intervals(at.evidence, at.name)

@@ -17,13 +17,7 @@ from markupsafe import Markup, escape
 
 from actonce.evidence.case import Case, Story, moment
 from actonce.evidence.history import Names, activities
-from actonce.evidence.lines import (
-    CallerConnection,
-    Decision,
-    EarlyResumeAccepted,
-    EarlyResumeRefused,
-    Signalled,
-)
+from actonce.evidence.lines import CallerConnection, Decision, EarlyResumeAccepted, EarlyResumeRefused, Signalled
 from actonce.evidence.strike import Scene, intervals, scene
 
 LANES = ("caller", "Temporal", "wire", "destination", "routes", "person")

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from actonce.evidence.lines import Line, parse_line
+from actonce.evidence.line import Line
+from actonce.evidence.lines import parse_line
 from actonce.evidence.record import (
     CELLS_FILE,
     DRILL_FILE,

@@ -54,7 +54,7 @@ async def _decisions(connection: Connection, params: dict[str, Any]) -> list[Cha
         params,
     )
     found = [Change(row["created_at"], f"{row['decision']} was decided: {row['reason']}", row["name"]) for row in rows]
-    ends = {"applied": "took effect", "expired": "lapsed", "stale": "came too late"}
+    ends = {"applied": "took effect", "expired": "lapsed", "stale": "came too late", "declined": "was declined"}
     ends["superseded_by_evidence"] = "was overtaken by evidence"
     return found + [
         Change(row["consumed_at"], f"{row['decision']} by {row['name']} {ends.get(row['result'], row['result'])}")

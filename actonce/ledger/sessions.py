@@ -120,8 +120,11 @@ async def sign_in_by_provider(
         raise SignInRefused(str(error), code="taken") from error
 
 
-async def session_of(ledger: Ledger, value: str, *, idle_s: float = IDLE_S) -> Session | None:
-    """Who is signed in by this value, with the roles they have now; None when nobody is (any more)."""
+async def session_of(ledger: Ledger, value: str, *, idle_s: float = IDLE_S, by_person: bool = True) -> Session | None:
+    """Who is signed in by this value, with the roles they have now; None when nobody is (any more).
+
+    `by_person` False: a page asks for itself again, and nobody may be sitting there: the session goes on getting idle.
+    """
     async with ledger.transaction() as connection:
         row = await one(
             connection,
@@ -134,7 +137,7 @@ async def session_of(ledger: Ledger, value: str, *, idle_s: float = IDLE_S) -> S
         )
         if row is None:
             return None
-        if row["unseen"]:
+        if row["unseen"] and by_person:
             await connection.execute(
                 "UPDATE actonce.session SET seen_at = clock_timestamp() WHERE session_id = %s", (row["session_id"],)
             )

@@ -6,6 +6,7 @@ import contextlib
 import html
 import re
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -15,9 +16,10 @@ from fastapi import FastAPI
 from actonce.console.app import create_app
 from actonce.console.settings import ConsoleSettings
 from actonce.contracts.errors import LedgerUnavailable
-from actonce.contracts.people import Role
-from actonce.ledger import sessions
+from actonce.contracts.people import Role, Scope
+from actonce.ledger import sessions, tokens
 from actonce.ledger.store import Ledger
+from tests.integration.entry_bench import Bench, bench
 
 COOKIE = "actonce-session-80"
 
@@ -44,6 +46,40 @@ def served(app: FastAPI, url: str = "http://console", *, peer: str = "127.0.0.1"
     return httpx.AsyncClient(transport=transport, base_url=url)
 
 
+@dataclass
+class Desk:
+    """A console that acts through a real entry; and whoever sits at it."""
+
+    on: Bench
+    app: FastAPI
+
+    async def browser(self, role: str = "operator", name: str | None = None) -> httpx.AsyncClient:
+        """Somebody's browser, signed in. It says where a form comes from, as browsers do."""
+        http = served(self.app)
+        http.headers["Origin"] = "http://console"
+        carry(http, await session(self.on.ledger, role, name))
+        return http
+
+
+@contextlib.asynccontextmanager
+async def desk(dsn: str, **settings: Any) -> AsyncIterator[Desk]:
+    """Entry and console on the ledger at `dsn`, each its real application."""
+    async with bench(dsn, None, start_deadline_s=0.2) as on:
+        _, token = await tokens.create_token(on.ledger, "console", [Scope.ACT_FOR], by="tests")
+        known = {"ledger_dsn": dsn, "entry_url": "http://entry", "console_token": token, **settings}
+        app = create_app(ConsoleSettings(**known), entry=on.transport)
+        async with app.router.lifespan_context(app):
+            yield Desk(on, app)
+
+
+async def press(http: httpx.AsyncClient, page: str, address: str, **fields: str) -> httpx.Response:
+    """Load a page, fill in its form that is sent to `address`, press its button."""
+    shown = await http.get(page)
+    assert shown.status_code == 200, shown.text
+    having = {"action": fields["action"]} if "action" in fields else {}
+    return await http.post(address, data={**form_of(shown.text, address, **having), **fields})
+
+
 def carry(http: httpx.AsyncClient, value: str) -> None:
     """Put a session's cookie where the console's own would be."""
     http.cookies.set(COOKIE, value, domain="console.local")  # as the cookie jar calls a host without a dot
@@ -67,9 +103,12 @@ async def session(ledger: Ledger, role: str, name: str | None = None) -> str:
         return "nobody-can-say"
 
 
-def form_of(page: str, address: str) -> dict[str, str]:
-    """The hidden fields of the first form on a page that is sent to `address`, as a browser would send them back."""
-    found = re.search(rf'<form method="post" action="{re.escape(html.escape(address))}".*?</form>', page, re.S)
-    assert found, f"no form for {address} in {page}"
-    fields = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', found[0])
-    return {name: html.unescape(value) for name, value in fields}
+def form_of(page: str, address: str, **having: str) -> dict[str, str]:
+    """The hidden fields of the form (with these among them) that a page sends to `address`, as a browser would."""
+    forms = re.findall(rf'<form method="post" action="{re.escape(html.escape(address))}".*?</form>', page, re.S)
+    for form in forms:
+        pairs = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
+        fields = {name: html.unescape(value) for name, value in pairs}
+        if having.items() <= fields.items():
+            return fields
+    raise AssertionError(f"no form for {address} with {having} in {page}")

@@ -61,6 +61,7 @@ class Bench:
     ledger: Ledger
     starter: Starter
     temporal: Client | None
+    transport: httpx.ASGITransport  # for whoever else calls it
 
     async def start(self, key: str, payload: Any = None, **headers: str) -> httpx.Response:
         body = {"amount_minor": 100} if payload is None else payload
@@ -112,7 +113,7 @@ async def bench(dsn: str, address: str | None, **settings: Any) -> AsyncIterator
         if address:
             client = await Client.connect(address, data_converter=pydantic_data_converter)
         try:
-            yield Bench(http, entry.ledger, entry.starter, client)
+            yield Bench(http, entry.ledger, entry.starter, client, transport)
         finally:
             if client is not None:
                 await _end_workflows(client, entry.ledger)

@@ -209,6 +209,26 @@ async def test_session_outlives_a_restart_of_the_console(app: FastAPI, dsn: str,
         assert form_of((await http.get("/")).text, "/sign-out") == token  # a form from before is still good
 
 
+async def test_page_that_refreshes_itself_keeps_no_session_awake(app: FastAPI, ada: str) -> None:
+    async def seen_at() -> object:
+        async with ledger_of(app).transaction() as connection:
+            cursor = await connection.execute("SELECT max(seen_at) AS at FROM actonce.session")
+            return await cursor.fetchone()
+
+    async with served(app) as http:
+        await sign_in(http, ada)
+        async with ledger_of(app).transaction() as connection:
+            await connection.execute("UPDATE actonce.session SET seen_at = clock_timestamp() - interval '30 min'")
+        before = await seen_at()
+        assert (await http.get("/", headers={"Sec-Fetch-Mode": "cors"})).status_code == 200
+        assert await seen_at() == before
+        assert (await http.get("/", headers={"Sec-Fetch-Mode": "navigate"})).status_code == 200
+        assert await seen_at() != before
+        async with ledger_of(app).transaction() as connection:
+            await connection.execute("UPDATE actonce.session SET seen_at = clock_timestamp() - interval '61 min'")
+        assert (await http.get("/")).status_code == 303  # idle for too long
+
+
 async def test_link_from_another_site_asks_once_more_from_here(app: FastAPI, ada: str) -> None:
     """The strict cookie does not come with a click in a chat; it does with what this console's own page asks for."""
     async with served(app) as http, served(app) as stranger:

@@ -96,6 +96,23 @@ def stopped(run: Run, second: float) -> None:
     run.add("process", "state", "x", second, pid=100, start_time=5, role="worker", state="T")
 
 
+HELD = {"signals": [], "proof": ["request_sent", "request_held", "cut_active"]}
+
+
+def held_and_sent_again(cut_at: float) -> Setup:
+    """The first is held from 1 to 5 s; the second takes another way and arrives at 3 s, the first after its release."""
+
+    def setup(run: Run) -> None:
+        does((installed, 1, 5, "upstream"), (sent, 1.5), (cut, cut_at, cut_at + 2))(run)
+        run.add(
+            "wire", "caller_connection", "x", 2.9, proxy="clean_x", bytes_up=200, bytes_down=90, operation_id="op1_x"
+        )
+        arrives(run, 3)
+        arrives(run, 5.5)
+
+    return setup
+
+
 FREEZE = {"signals": ["SIGSTOP", "SIGCONT"], "frozen_min_s": 2.0}
 CASES: list[tuple[str, bool | None, Setup, dict[str, Any]]] = [
     ("request_arrived", True, does(arrives), {}),
@@ -159,6 +176,8 @@ CASES: list[tuple[str, bool | None, Setup, dict[str, Any]]] = [
     ("cut_active", True, does(commits, (cut, 0.5, 3)), {}),
     ("cut_active", True, does(arrives, (signal, 1.5), (cut, 1.4, 3)), {}),
     ("cut_active", True, does((installed, 1, 3, "upstream"), (sent, 1.5), (cut, 2, 5)), {"signals": []}),
+    ("cut_active", True, held_and_sent_again(cut_at=2), HELD),
+    ("cut_active", False, held_and_sent_again(cut_at=3.2), HELD),
     ("cut_active", False, does(commits, (cut, 2, 3)), {}),
     ("cut_active", None, does(commits), {}),
     ("cut_active", None, does((cut, 1, 2)), {}),
