@@ -9,13 +9,10 @@ authorisation check says. Exit status 0 when everything that the procedure says 
 
 from __future__ import annotations
 
-import json
-import re
-import sys
 import time
 from typing import Any
 
-from drills.operator import ROOT, Lost, client, commands_of, lines_of
+from drills.operator import Lost, as_program, client, commands_of, lines_of, procedure_of
 
 NAME = "owner of the credential"
 CHECK_S = 40.0  # a renewal tick, and fresh processes on a busy machine
@@ -36,11 +33,10 @@ def filled(words: list[str], values: dict[str, str]) -> list[str]:
 def follow(page: dict[str, str]) -> dict[str, Any]:
     """From the page to rotated credentials and, where the procedure says so, to a recorded decision."""
     text = f"{page['title']}\n{page['text']}"
-    named = re.search(r"Procedure: (docs/operations/[a-z_]+\.md)", text)
+    _, procedure = procedure_of(text)
     show = next((c for c in commands_of(text) if c[:1] == ["show"]), None)
-    if named is None or show is None:
-        raise Lost(f"the page names no procedure or no `show` command:\n{text}")
-    procedure = (ROOT / named.group(1)).read_text(encoding="utf-8")
+    if show is None:
+        raise Lost(f"the page names no `show` command:\n{text}")
     rotated = []
     for one in client(["credentials"]):
         if one["state"] == "active":
@@ -80,14 +76,5 @@ def decision(operation_id: str) -> tuple[str, dict[str, Any]]:
             raise Lost(f"{operation_id} cannot be resumed after {CHECK_S:g} s: {why}")
 
 
-def main() -> None:
-    """One page in, what was done out."""
-    try:
-        print(json.dumps(follow(json.load(sys.stdin))))
-    except Lost as error:
-        print(json.dumps({"lost": str(error)}))
-        raise SystemExit(1) from error
-
-
 if __name__ == "__main__":
-    main()
+    as_program(follow)

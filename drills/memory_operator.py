@@ -16,7 +16,7 @@ import subprocess
 import sys
 from typing import Any
 
-from drills.operator import ROOT, Lost, client, commands_of
+from drills.operator import ROOT, Lost, as_program, client, commands_of, procedure_of
 
 
 def run(command: str) -> dict[str, Any]:
@@ -34,18 +34,18 @@ def run(command: str) -> dict[str, Any]:
 def follow(page: dict[str, str]) -> dict[str, Any]:
     """Follow the page and its procedure as far as they lead."""
     text = f"{page['title']}\n{page['text']}"
-    named = re.search(r"Procedure: (docs/operations/[a-z_]+\.md)", text)
-    if named is None or ["dependencies"] not in commands_of(text):
-        raise Lost(f"the page names no procedure, or not the dependency page:\n{text}")
+    path, whole = procedure_of(text)
+    if ["dependencies"] not in commands_of(text):
+        raise Lost(f"the page does not name the dependency page:\n{text}")
     readings = {one["name"]: one["state"] for one in client(["dependencies"])["dependencies"]}
-    procedure = (ROOT / named.group(1)).read_text(encoding="utf-8").partition("## What each decision does")[0]
+    procedure = whole.partition("## What each decision does")[0]
     check = _command(procedure, "check")
     did = [run(check)]
     while did[-1]["code"] != 0:
         trouble = did[-1]["said"]["trouble"]
         line = next((one for one in _lines(procedure) if f"`{trouble}`" in one), None)
         if line is None:
-            raise Lost(f"{named.group(1)} has no line for `{trouble}`")
+            raise Lost(f"{path} has no line for `{trouble}`")
         command = next(iter(re.findall(r"`(python worker\.py memory rebuild)`", line)), None)
         if command is None or any(step["command"] == command for step in did):
             return {"dependency": readings.get("memory"), "trouble": trouble, "did": did, "to_repair": line}
@@ -65,14 +65,5 @@ def _lines(procedure: str) -> list[str]:
     return [" ".join(one.split()) for one in re.split(r"\n\s*(?:- |\d+\. )", procedure)]
 
 
-def main() -> None:
-    """One page in, one end out."""
-    try:
-        print(json.dumps(follow(json.load(sys.stdin))))
-    except Lost as error:
-        print(json.dumps({"lost": str(error)}))
-        raise SystemExit(1) from error
-
-
 if __name__ == "__main__":
-    main()
+    as_program(follow)

@@ -17,6 +17,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,14 @@ def commands_of(page: str) -> list[list[str]]:
     """What a page tells to do with the client: the arguments of each command."""
     found = re.findall(rf"{re.escape(COMMAND)} ([^\n`]+?)(?=\s{{3,}}|`|\n|$)", page)
     return [shlex.split(line) for line in found]
+
+
+def procedure_of(page: str) -> tuple[str, str]:
+    """The procedure that a page names: its path, and what it says."""
+    named = re.search(r"Procedure: (docs/operations/[a-z_]+\.md)", page)
+    if named is None:
+        raise Lost(f"the page names no procedure:\n{page}")
+    return named.group(1), (ROOT / named.group(1)).read_text(encoding="utf-8")
 
 
 def lines_of(procedure: str) -> list[list[str]]:
@@ -73,17 +82,16 @@ def decide(page: dict[str, str]) -> dict[str, Any]:
     """Follow the page and its procedure to a recorded decision."""
     text = f"{page['title']}\n{page['text']}"
     show = next((c for c in commands_of(text) if c[:1] == ["show"]), None)
-    named = re.search(r"Procedure: (docs/operations/[a-z_]+\.md)", text)
-    if show is None or named is None:
-        raise Lost(f"the page names no `show` command or no procedure:\n{text}")
-    procedure = (ROOT / named.group(1)).read_text(encoding="utf-8")
+    path, procedure = procedure_of(text)
+    if show is None:
+        raise Lost(f"the page names no `show` command:\n{text}")
     operation_id = show[1]
     record = client(["show", operation_id])["records"][0]
     rows = seen_at_destination(operation_id)
     action = "mark_committed" if rows else "permit_one_retry"
     template = next((c for c in lines_of(procedure) if c[:1] == ["resolve"] and action in c), None)
     if template is None:
-        raise Lost(f"{named.group(1)} has no command line for {action}")
+        raise Lost(f"{path} has no command line for {action}")
     values = {
         "OPERATION_ID": operation_id,
         "V": str(record["version"]),
@@ -98,14 +106,14 @@ def decide(page: dict[str, str]) -> dict[str, Any]:
     return {"operation_id": operation_id, "action": action, "arguments": arguments, "recorded": recorded, "by": NAME}
 
 
-def main() -> None:
-    """One page in, one decision out."""
+def as_program(follow: Callable[[dict[str, str]], dict[str, Any]]) -> None:
+    """One page in, what was done out. Exit status 1 and the finding where page and procedure did not lead to an end."""
     try:
-        print(json.dumps(decide(json.load(sys.stdin))))
+        print(json.dumps(follow(json.load(sys.stdin))))
     except Lost as error:
         print(json.dumps({"lost": str(error)}))
         raise SystemExit(1) from error
 
 
 if __name__ == "__main__":
-    main()
+    as_program(decide)

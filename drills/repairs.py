@@ -10,14 +10,12 @@ Exit status 0 when there is room.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-from drills.operator import ROOT, Lost, commands_of, run_client
+from drills.operator import Lost, as_program, commands_of, procedure_of, run_client
 
 _OURS = re.compile(r"audit-\d+\.jsonl")
 
@@ -25,16 +23,15 @@ _OURS = re.compile(r"audit-\d+\.jsonl")
 def follow(page: dict[str, str]) -> dict[str, Any]:
     """Do what the page and its procedure say."""
     text = f"{page['title']}\n{page['text']}"
-    named = re.search(r"Procedure: (docs/operations/[a-z_]+\.md)", text)
+    path, procedure = procedure_of(text)
     looks = [command for command in commands_of(text) if command[:1] == ["dependencies"]]
-    if named is None or not looks:
-        raise Lost(f"the page names no procedure or no command to look with:\n{text}")
-    procedure = (ROOT / named.group(1)).read_text(encoding="utf-8")
+    if not looks:
+        raise Lost(f"the page names no command to look with:\n{text}")
     if "room" not in procedure:
-        raise Lost(f"{named.group(1)} does not say what to do about a full disk")
+        raise Lost(f"{path} does not say what to do about a full disk")
     ran = run_client(looks[0])
     return {
-        "procedure": named.group(1),
+        "procedure": path,
         "looked": (ran.stdout or ran.stderr)[-4000:],
         "removed": [path for volume in os.environ["VOLUMES"].split(":") for path in make_room(Path(volume))],
     }
@@ -51,14 +48,5 @@ def make_room(volume: Path) -> list[str]:
     return removed
 
 
-def main() -> None:
-    """One page in, room out."""
-    try:
-        print(json.dumps(follow(json.load(sys.stdin))))
-    except Lost as error:
-        print(json.dumps({"lost": str(error)}))
-        raise SystemExit(1) from error
-
-
 if __name__ == "__main__":
-    main()
+    as_program(follow)
