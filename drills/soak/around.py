@@ -121,7 +121,14 @@ async def comes_back_narrower(cell: SoakCell, window: Window, submit: Submit) ->
     world = cell.run.world
     await world.lease(cell.account, scope={"write": NARROW})
     try:
-        ended = await world.end_leases(cell.account, purpose="write")
+        ended: list[str] = []
+
+        async def over() -> bool:
+            """A process may have leased anew before it learned that the credential is revoked: that ends too."""
+            ended.extend(await world.end_leases(cell.account, purpose="write"))
+            return not leasing.standing(cell)["in_force"]
+
+        await eventually(over, within_s=STEP_S, what=f"{cell.name}: no lease in force", every_s=0.2)
         gives = await _what_it_gives(cell)
         facts = {"ended": ended, "in_force": leasing.standing(cell)["in_force"], "needed": WRITE, "gives": gives}
         _observe(cell, "came_back_narrower", f"{cell.account}/write", facts)

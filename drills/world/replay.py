@@ -28,7 +28,7 @@ def replay(path: Path, desk_of: Callable[[str, str], Desk]) -> int:
     with path.open(encoding="utf-8") as lines:
         for raw in lines:
             line: dict[str, Any] = json.loads(raw)
-            if not line.get("destination") or not line.get("account") or line["kind"] == "lease":
+            if line.get("destination") in (None, "", "leases") or not line.get("account"):
                 continue
             mono_ns = int(datetime.fromisoformat(line["at"]).timestamp() * 1e9) + to_monotonic_ns
             restored += _apply(line, desk_of(line["destination"], line["account"]), mono_ns)

@@ -42,12 +42,14 @@ def test_a_soak_whose_process_was_killed_goes_on_and_closes_its_balance(tmp_path
     out, log = tmp_path / "run", tmp_path / "soak.log"
     process = soak("--minutes", "0.4", "--seed", "5", "--out", str(out), log=log)
     deadline = time.monotonic() + WAIT_S
-    while len(guarded(out)) <= WINDOWS_BEFORE:
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.2)  # between two looks
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.wait(30)
+    try:
+        while len(guarded(out)) <= WINDOWS_BEFORE:
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.2)  # between two looks
+        children = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.kill()
+        process.wait(30)
     assert psutil.wait_procs(children, timeout=60)[1] == [], "something of the killed soak still runs"
     assert drills("verify", str(out)).returncode == 3  # it has no end: it shows nothing yet
     before, (state, private) = guarded(out), SoakState.find(out / "soak")

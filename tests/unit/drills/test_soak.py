@@ -136,8 +136,9 @@ def test_a_summary_says_what_struck_by_kind_and_is_made_of_the_verdict_alone(tmp
 
 def test_a_world_that_starts_again_puts_no_lease_back(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    lease = {"kind": "lease", "destination": "leases", "account": "a", "at": "2026-01-01T00:00:00Z", "event": "issued"}
-    path.write_text(json.dumps(lease) + "\n")
+    of_manager = {"destination": "leases", "account": "a", "at": "2026-01-01T00:00:00Z"}
+    kinds = ("lease", "request", "answer_begun", "answer_failed")  # all that a soak's journal has of it
+    path.write_text("".join(json.dumps({**of_manager, "kind": kind}) + "\n" for kind in kinds))
 
     def desk_of(destination: str, account: str) -> Desk:
         raise AssertionError(f"{destination} has no desk")
