@@ -156,7 +156,7 @@ class RetryOnOldEvidence(Special):
         """The workflow reads once more when it begins to wait; only after that nobody reads by himself."""
         (hold,) = await self.cell.ledger.rows("hold")
         # Two: the verdict that opened it is written a moment after the hold, in the same transaction.
-        since = [row for row in await self.cell.ledger.rows("verdict") if row["decided_at"] > hold["opened_at"]]
+        since = [row for row in await self.cell.ledger.rows("verdict") if row["at"] > hold["opened_at"]]
         return len(since) >= 2
 
     async def decided(self, operation_id: str) -> None:
