@@ -1,8 +1,8 @@
-"""What the ledger watcher asks, and what people list: open operations, due recounts, pages, exports."""
+"""What the ledger watcher asks and keeps: open operations, due recounts, pages to deliver, readings of dependencies."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString
 
 from psycopg.types.json import Jsonb
@@ -341,37 +341,3 @@ async def forget_dependencies(ledger: Ledger, older_than_s: float) -> None:
             "DELETE FROM actonce.dependency WHERE checked_at < clock_timestamp() - make_interval(secs => %s)",
             (older_than_s,),
         )
-
-
-_EXPORT: dict[str, LiteralString] = {
-    "identity": "SELECT * FROM actonce.identity",
-    "task": "SELECT * FROM actonce.task ORDER BY created_at",
-    "plan": "SELECT * FROM actonce.plan ORDER BY created_at",
-    "operation": "SELECT * FROM actonce.operation ORDER BY created_at",
-    "attempt": "SELECT * FROM actonce.attempt ORDER BY issued_at",
-    "acknowledgement": "SELECT * FROM actonce.acknowledgement ORDER BY ack_id",
-    "verdict": "SELECT * FROM actonce.verdict ORDER BY verdict_id",
-    "hold": "SELECT * FROM actonce.hold ORDER BY hold_id",
-    "decision": "SELECT * FROM actonce.decision ORDER BY decision_id",
-    "approval": "SELECT * FROM actonce.approval ORDER BY proposed_at",
-    "approval_vote": "SELECT * FROM actonce.approval_vote ORDER BY vote_id",
-    "page": "SELECT * FROM actonce.page ORDER BY page_id",
-    "beacon": "SELECT * FROM actonce.beacon ORDER BY wanted_at",
-    "key_cancel": "SELECT * FROM actonce.key_cancel ORDER BY wanted_at",
-    "release": "SELECT * FROM actonce.release ORDER BY task_type",
-    "memory_use": "SELECT * FROM actonce.memory_use ORDER BY since",
-    "memory_pin": "SELECT * FROM actonce.memory_pin",
-    "dependency": "SELECT * FROM actonce.dependency ORDER BY name",
-    "alert": "SELECT * FROM actonce.alert ORDER BY incident",
-    "audit": "SELECT * FROM actonce.audit ORDER BY audit_id",
-    "audit_cursor": "SELECT * FROM actonce.audit_cursor ORDER BY sink",
-}
-
-
-async def export(ledger: Ledger) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Every row of the ledger as (table, row), for people and for evidence folders."""
-    for table, query in _EXPORT.items():
-        async with ledger.transaction() as connection:
-            rows = await many(connection, query)
-        for row in rows:
-            yield table, dict(row)

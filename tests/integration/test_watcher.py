@@ -18,15 +18,20 @@ from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.ledger import decisions
 from actonce.ledger.watch import find_operation
 from actonce.testing.waiting import eventually
-from tests.integration.odd_bench import TIMING, TO_THE_PAGE_S, Deployment, contract, key_of, request
+from tests.integration.odd_bench import TIMING, Deployment, contract, key_of, request
 
 OPERATIONS = range(1, 7)
 AT_ONCE = WatchSettings(idle_s=0, at_once_max=8, pass_s=600)
 HANGS_S = 100.0  # far longer than all else here: a route that hangs, not one that is slow
+# A permit lives three times as long as in the tests beside: here several are taken before anything is waited for.
+LIVES_S = 3.0
+TO_THE_PAGE_S = LIVES_S + 1.2
 
 
 def patient() -> Contract:
-    return contract(timing=TIMING.model_copy(update={"read_deadline_s": HANGS_S}))
+    life = {name: LIVES_S for name in ("permit_lifetime_s", "send_deadline_s")}
+    after = {"activity_timeout_s": LIVES_S + 0.1, "reconcile_after_s": LIVES_S + 0.2, "read_deadline_s": HANGS_S}
+    return contract(timing=TIMING.model_copy(update=life | after))
 
 
 async def test_a_route_that_hangs_keeps_no_other_operation_from_being_held(deployment: Deployment) -> None:
@@ -109,7 +114,7 @@ async def decided(system: System, number: int, action: str) -> None:
 async def test_an_operation_whose_contract_nobody_has_can_be_ended_and_is_never_sent(deployment: Deployment) -> None:
     """Its decision is taken unread, on record as that; one that would send waits for somebody who has the contract."""
     actions = {1: "mark_absent", 2: "mark_committed", 3: "permit_one_retry"}
-    had = await deployment.process()
+    had = await deployment.process(of=patient())
     for number in actions:
         await perform(had, request(number))
     await asyncio.sleep(TO_THE_PAGE_S)
