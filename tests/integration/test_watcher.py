@@ -29,7 +29,7 @@ TO_THE_PAGE_S = LIVES_S + 1.2
 
 
 def patient() -> Contract:
-    life = {name: LIVES_S for name in ("permit_lifetime_s", "send_deadline_s")}
+    life = dict.fromkeys(("permit_lifetime_s", "send_deadline_s"), LIVES_S)
     after = {"activity_timeout_s": LIVES_S + 0.1, "reconcile_after_s": LIVES_S + 0.2, "read_deadline_s": HANGS_S}
     return contract(timing=TIMING.model_copy(update=life | after))
 
