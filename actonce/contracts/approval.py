@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -101,6 +102,16 @@ class Unresolved:
 
     terms: ApprovalTerms
     words: str
+
+
+def same_person(name: str) -> str:
+    """By what two names are compared: other spaces, capitals or code points for the same letters make nobody another.
+
+    Letters that only look alike (a Cyrillic а) are other letters: who may decide at all is not decided by a name.
+    """
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    seen = "".join(c for c in plain if unicodedata.category(c) != "Cf")  # joiners, marks of direction, soft hyphens
+    return " ".join(seen.split())
 
 
 def approval_id_of(key: OperationKey, round_: int) -> str:

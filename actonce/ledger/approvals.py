@@ -14,7 +14,15 @@ from typing import Any, Literal, LiteralString
 
 from psycopg.types.json import Jsonb
 
-from actonce.contracts.approval import ApprovalAct, ApprovalRenewal, ApprovalVote, Proposal, approval_id_of
+from actonce.contracts.approval import (
+    ApprovalAct,
+    ApprovalRenewal,
+    ApprovalTerms,
+    ApprovalVote,
+    Proposal,
+    approval_id_of,
+    same_person,
+)
 from actonce.contracts.commands import CLIENT
 from actonce.contracts.errors import ApprovalRefused
 from actonce.contracts.identity import OperationKey
@@ -45,6 +53,14 @@ SHOWN: LiteralString = (
     " ELSE state END AS shown, extract(epoch FROM expires_at - clock_timestamp())::float8 AS seconds_left,"
     " (SELECT count(*) FROM actonce.approval_vote v WHERE v.approval_id = a.approval_id AND effect = 'counted'"
     " AND decision = 'approve')::int AS approvals_given FROM actonce.approval a"
+)
+
+
+# Of a dispatched operation `o`: how its newest approval was taken back, NULL when it was not. The fence asks.
+TAKEN_BACK: LiteralString = (
+    "(SELECT CASE WHEN n.state = 'withdrawn' THEN concat('withdrawn by ', n.ended_by, ': ', n.ended_why) END"
+    " FROM actonce.approval n WHERE (n.tenant, n.destination, n.action, n.operation_id)"
+    " = (o.tenant, o.destination, o.action, o.operation_id) ORDER BY n.round DESC LIMIT 1)"
 )
 
 
@@ -195,16 +211,13 @@ async def vote(ledger: Ledger, approval_id: str, decision: Decision, given: Appr
     async with ledger.transaction() as connection:
         approval = await _locked(connection, approval_id)
         await _expire(connection, approval)
-        said = await one(
-            connection,
-            "SELECT decision FROM actonce.approval_vote WHERE approval_id = %s AND lower(name) = lower(%s)"
-            " AND effect = 'counted' AND decision <> 'withdraw'",
-            (approval_id, given.name),
-        )
-        mine: str | None = said["decision"] if said else None
+        me = same_person(given.name)
+        voices = await _voices(connection, approval)
+        mine = next((said for name, said in voices if same_person(name) == me), None)
         if given.digest == approval.digest and mine == decision and _stands(approval, decision):
             return approval
-        refusal = _refusal(approval, decision, given, mine)
+        asked_by_me = me in await _requesters(connection, approval.key)
+        refusal = _refusal(approval, decision, given, mine, asked_by_me=asked_by_me)
         await _click(connection, approval, decision, given.name, given.note, refusal.code if refusal else "counted")
         if refusal is None:
             return await _counted(connection, approval, decision)
@@ -217,7 +230,40 @@ def _stands(approval: Approval, decision: Decision) -> bool:
     return approval.state in (("approved", "consumed") if decision == "approve" else ("rejected",))
 
 
-def _refusal(approval: Approval, decision: Decision, given: ApprovalVote, mine: str | None) -> ApprovalRefused | None:
+async def _voices(connection: Connection, approval: Approval) -> list[tuple[str, str]]:
+    """Who said what, as it was counted."""
+    rows = await many(
+        connection,
+        "SELECT name, decision FROM actonce.approval_vote WHERE approval_id = %s AND effect = 'counted'"
+        " AND decision <> 'withdraw' ORDER BY vote_id",
+        (approval.approval_id,),
+    )
+    return [(row["name"], row["decision"]) for row in rows]
+
+
+async def _requesters(connection: Connection, key: OperationKey) -> set[str]:
+    """Everybody who asked for this operation, in whatever round: who asks again does not speak for who asked first."""
+    rows = await many(
+        connection, f"SELECT DISTINCT requested_by FROM actonce.approval WHERE {WHERE_KEY}", identity_params(key)
+    )
+    return {same_person(row["requested_by"]) for row in rows}
+
+
+async def satisfies(connection: Connection, approval: Approval, terms: ApprovalTerms) -> bool:
+    """Would what was said be enough under these terms? Costs queries only where they are stricter than those asked."""
+    was = approval.proposal.terms
+    stricter_about_who = was.requester_may_approve and not terms.requester_may_approve
+    if approval.approvers_needed >= terms.approvers and not stricter_about_who:
+        return True
+    voices = {same_person(name) for name, said in await _voices(connection, approval) if said == "approve"}
+    if not terms.requester_may_approve:
+        voices -= await _requesters(connection, approval.key)
+    return len(voices) >= terms.approvers
+
+
+def _refusal(
+    approval: Approval, decision: Decision, given: ApprovalVote, mine: str | None, *, asked_by_me: bool
+) -> ApprovalRefused | None:
     name = approval.approval_id
     if given.digest != approval.digest:
         return ApprovalRefused(
@@ -243,7 +289,6 @@ def _refusal(approval: Approval, decision: Decision, given: ApprovalVote, mine: 
         )
     if mine is not None:
         return ApprovalRefused(f"{name}: {given.name} has said {mine} already; one person has one voice", code="voted")
-    asked_by_me = given.name.casefold() == approval.requested_by.casefold()
     if decision == "approve" and asked_by_me and not approval.proposal.terms.requester_may_approve:
         return ApprovalRefused(f"{name} was asked for by {given.name}; somebody else has to approve", code="requester")
     return None

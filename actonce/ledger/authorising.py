@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
 from actonce.contracts.commands import CLIENT
 from actonce.contracts.contract import Contract
@@ -88,6 +88,20 @@ async def check(
         return NoLease(Reason.NOT_AUTHORISED, decided.words)
     expires_at: datetime = row["expires_at"]
     return expires_at
+
+
+# Of a dispatched operation `o`: why the lease of its permit may be used no more; NULL when it may, or there is none.
+# A policy that is newer than the permit allows it once the lease was checked by it; until then a new permit is needed.
+OVER: LiteralString = (
+    "(SELECT CASE WHEN l.revoked_at IS NOT NULL THEN concat('it was revoked: ', l.revoked_why)"
+    " WHEN c.state <> 'active' THEN concat(c.name, ' is ', c.state, ': ', c.why)"
+    " WHEN c.generation <> l.generation THEN concat(c.name, ' was rotated by ', c.changed_by)"
+    " WHEN NOT EXISTS (SELECT 1 FROM actonce.authorisation z WHERE z.lease_id = l.lease_id AND z.allowed"
+    " AND z.destination = o.destination AND z.action = o.action AND z.policy_version ="
+    " (SELECT coalesce(max(version), 0) FROM actonce.access_policy)) THEN 'the access policy has changed' END"
+    " FROM actonce.attempt a JOIN actonce.lease l USING (lease_id) JOIN actonce.credential c ON c.name = l.credential"
+    " WHERE a.nonce = o.nonce)"
+)
 
 
 async def authorised(connection: Connection, lease: Row, use: Use) -> Authorisation:

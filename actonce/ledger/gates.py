@@ -52,7 +52,7 @@ async def check(
     leased_until = await authorising.check(connection, operation, contract, lease)
     if isinstance(leased_until, NoLease):
         return Refusal(leased_until.reason, leased_until.words, stale_lease=leased_until.stale)
-    approved = await _approved(connection, operation, contract, proposal)
+    approved = await _approved(connection, operation, contract, proposal, row["declined"])
     if isinstance(approved, Refusal):
         return approved
     limits = [latest for latest in (deadline, leased_until, approved.latest) if latest is not None]
@@ -60,12 +60,19 @@ async def check(
 
 
 async def _approved(
-    connection: Connection, operation: Operation, contract: Contract, proposal: Proposal | Unresolved | None
+    connection: Connection,
+    operation: Operation,
+    contract: Contract,
+    proposal: Proposal | Unresolved | None,
+    declined: bool,
 ) -> Pass | Refusal:
-    """Is exactly this approved, now? Consumes the approval with the first permit; checks it with every one."""
+    """Is exactly this approved, now? Consumes the approval with the first permit; checks it with every one.
+
+    `declined`: somebody has said no, or taken it back, in some round.
+    """
     terms = proposal.terms if proposal else terms_of(contract.approvals, operation.action, operation.payload)
     if terms is None:
-        return Pass()
+        return await _not_declined(connection, operation) if declined else Pass()
     approval = await approvals.latest(connection, operation.key, lock_task=operation.task_id)
     if not isinstance(proposal, Proposal):
         words = proposal.words if proposal else "whoever asked for the permit did not say what would run"
@@ -84,14 +91,29 @@ async def _approved(
     return Pass(latest=approval.expires_at)
 
 
+async def _not_declined(connection: Connection, operation: Operation) -> Pass | Refusal:
+    """Nobody needs to be asked (any more), and still nobody may have said no."""
+    approval = await approvals.latest(connection, operation.key)
+    if approval is None or approval.state not in ("rejected", "withdrawn"):
+        return Pass()
+    await approvals.mark_seen(connection, operation.key)
+    await pages.close_page(connection, approval.incident)
+    return _declined(approval)
+
+
+def _declined(approval: Approval) -> Refusal:
+    name = approval.approval_id
+    if approval.state == "rejected":
+        return Refusal(Reason.APPROVAL_REQUIRED, f"{name} was rejected by {approval.decided_by}")
+    return Refusal(Reason.APPROVAL_WITHDRAWN, f"{name} was withdrawn by {approval.ended_by}: {approval.ended_why}")
+
+
 async def _refused(connection: Connection, approval: Approval, proposal: Proposal) -> Refusal | None:
     name = approval.approval_id
     if approval.state == "pending":
         return Refusal(Reason.APPROVAL_REQUIRED, f"{name} is not decided yet")
-    if approval.state == "rejected":
-        return Refusal(Reason.APPROVAL_REQUIRED, f"{name} was rejected by {approval.decided_by}")
-    if approval.state == "withdrawn":
-        return Refusal(Reason.APPROVAL_WITHDRAWN, f"{name} was withdrawn by {approval.ended_by}: {approval.ended_why}")
+    if approval.state in ("rejected", "withdrawn"):
+        return _declined(approval)
     if approval.state in ("approved", "consumed") and approval.digest != proposal.digest:
         why = f"approved was {approval.digest}, what would run is {proposal.digest}"
         await approvals.end(connection, approval, "changed", approvals.BY_THE_TASK, why, proposal)
@@ -102,8 +124,9 @@ async def _refused(connection: Connection, approval: Approval, proposal: Proposa
         if approval.ended_at is None:
             await approvals.end(connection, approval, "expired", approvals.BY_THE_CLOCK, "nothing was sent in time")
         return Refusal(Reason.APPROVAL_EXPIRED, f"{name} expired at {utc(approval.expires_at)}")
-    if approval.approvers_needed < proposal.terms.approvers:
-        words = f"{name} was given by {approval.approvers_needed}, the policy wants {proposal.terms.approvers} by now"
+    if not await approvals.satisfies(connection, approval, proposal.terms):
+        others = "" if proposal.terms.requester_may_approve else " other than who asked"
+        words = f"{name} was given by {approval.decided_by}, the policy wants {proposal.terms.approvers}{others} by now"
         await approvals.end(connection, approval, "superseded", approvals.BY_THE_TASK, words, proposal)
         return Refusal(Reason.APPROVAL_REQUIRED, words)
     return None

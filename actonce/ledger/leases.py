@@ -263,6 +263,7 @@ def _compare(row: Row, expected_generation: int) -> None:
 async def set_policy(ledger: Ledger, policy: AccessPolicy, name: str, reason: str) -> Row:
     """Put the next access policy in force. The same version with the same rules again is no change.
 
+    Once this returns, no permit is given under the one before it: those that are being taken are waited for.
     Raises AccessRefused (`stale`): the version is not higher than the one in force.
     """
     body = policy.model_dump(mode="json")
@@ -270,6 +271,8 @@ async def set_policy(ledger: Ledger, policy: AccessPolicy, name: str, reason: st
         rule["actions"] = sorted(rule["actions"])
     async with ledger.transaction() as connection:
         await connection.execute("LOCK TABLE actonce.access_policy IN SHARE ROW EXCLUSIVE MODE")
+        # Every permit shares its credential's row before it reads the policy: it is waited for, or it reads this one.
+        await connection.execute("LOCK TABLE actonce.credential IN EXCLUSIVE MODE")
         newest = await one(connection, "SELECT * FROM actonce.access_policy ORDER BY version DESC LIMIT 1")
         if newest is not None and (newest["version"], newest["body"]) == (policy.version, body):
             return dict(newest)

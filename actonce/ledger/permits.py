@@ -24,7 +24,7 @@ from actonce.contracts.errors import IntentConflict, PayloadError, SendFenced
 from actonce.contracts.identity import OperationKey, wire_key
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import AttemptFact, Reason
-from actonce.ledger import gates, pages
+from actonce.ledger import approvals, authorising, gates, pages
 from actonce.ledger.store import (
     WHERE_KEY,
     Beside,
@@ -108,7 +108,10 @@ WITH intent AS (
     ON CONFLICT (tenant, destination, action, operation_id) DO UPDATE SET updated_at = operation.updated_at
     RETURNING operation.*)
 SELECT intent.*, clock_timestamp() AS now, restore_epoch AS current_epoch, quarantined,
-    coalesce(asked.cancel_requested, false) AS task_cancelled, asked.deadline AS task_deadline
+    coalesce(asked.cancel_requested, false) AS task_cancelled, asked.deadline AS task_deadline,
+    EXISTS (SELECT 1 FROM actonce.approval p WHERE (p.tenant, p.destination, p.action, p.operation_id) =
+        (intent.tenant, intent.destination, intent.action, intent.operation_id)
+        AND p.state IN ('rejected', 'withdrawn')) AS declined
 FROM intent CROSS JOIN actonce.identity LEFT JOIN LATERAL (
     SELECT cancel_requested, deadline FROM actonce.task t WHERE t.task_id = intent.task_id FOR KEY SHARE
 ) asked ON true
@@ -396,8 +399,7 @@ async def check_fence(ledger: Ledger, permit: Permit) -> None:
             connection,
             "SELECT o.state, o.nonce, i.restore_epoch, i.quarantined, clock_timestamp() < o.not_after AS alive,"
             " coalesce((SELECT cancel_requested FROM actonce.task t WHERE t.task_id = o.task_id), false) AS cancelled,"
-            " (SELECT l.revoked_why FROM actonce.lease l JOIN actonce.attempt a USING (lease_id)"
-            " WHERE a.nonce = o.nonce AND l.revoked_at IS NOT NULL) AS lease_revoked"
+            f" {authorising.OVER} AS lease_over, {approvals.TAKEN_BACK} AS taken_back"
             f" FROM actonce.operation o, actonce.identity i WHERE {WHERE_KEY}",
             identity_params(permit.operation.key),
         )
@@ -412,8 +414,10 @@ async def check_fence(ledger: Ledger, permit: Permit) -> None:
         raise SendFenced(f"{name}: the ledger was restored (epoch {row['restore_epoch']}); nothing was sent")
     if row["cancelled"]:
         raise SendFenced(f"{name}: its task was cancelled; nothing was sent")
-    if row["lease_revoked"] is not None:
-        raise SendFenced(f"{name}: the lease of its permit was revoked ({row['lease_revoked']}); nothing was sent")
+    if row["lease_over"] is not None:
+        raise SendFenced(f"{name}: the lease of its permit may not be used: {row['lease_over']}; nothing was sent")
+    if row["taken_back"] is not None:
+        raise SendFenced(f"{name}: its approval was {row['taken_back']}; nothing was sent")
     if not row["alive"]:
         raise SendFenced(f"{name}: not_after of attempt {permit.attempt} has passed; nothing was sent")
 

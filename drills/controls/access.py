@@ -7,6 +7,8 @@ from typing import Any
 from actonce.testing.swapping import swap
 from drills.controls.registry import control
 
+_NOTHING_IS_OVER = "NULL"  # what the fence is told of the permit's lease
+
 
 @control
 def no_lease_check() -> None:
@@ -32,6 +34,7 @@ def no_lease_check() -> None:
     swap("actonce.credentials.broker:Broker", "lease", make_lease)
     swap("actonce.credentials.broker:Broker", "secret_of", lambda real: lambda self, lease: kept[lease.credential][1])
     swap("actonce.ledger.authorising", "check", lambda real: check)
+    swap("actonce.ledger.authorising", "OVER", lambda real: _NOTHING_IS_OVER)
 
 
 @control
@@ -47,6 +50,7 @@ def resume_without_authorisation() -> None:
 
     swap("actonce.ledger.authorising", "unmet", lambda real: unmet)
     swap("actonce.ledger.authorising", "authorised", lambda real: authorised)
+    swap("actonce.ledger.authorising", "OVER", lambda real: _NOTHING_IS_OVER)
 
 
 @control
