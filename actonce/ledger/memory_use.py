@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from actonce.contracts.memory import Answer, Empty, Found, Trouble, Unavailable
+from actonce.contracts.memory import Answer, Empty, Found, Remembered, Trouble, Unavailable
 from actonce.contracts.verdict import Reason
 from actonce.ledger import pages
 from actonce.ledger.store import Connection, Ledger, audit, many, one
@@ -31,9 +31,13 @@ async def record(
     """Record one answer and return it, or `Unavailable` when it came from another memory than ours.
 
     While it is unavailable and `hold`, the task is held at `step` and a person is paged; any other answer ends that.
+    The first answer that a step got stands: a late one (a look that was given up and came back) changes nothing.
     """
     async with ledger.transaction() as connection:
         said = await _from_ours(connection, said)
+        before = await _standing(connection, task_id, step)
+        if before is not None:
+            return before
         if isinstance(said, Unavailable) and hold:
             await pages.hold_task(connection, task_id, step, Reason.MEMORY_UNAVAILABLE, said.why)
         else:
@@ -53,10 +57,7 @@ async def answer_of(ledger: Ledger, task_id: str, step: str) -> Found | Empty | 
             "SELECT answer FROM actonce.memory_use WHERE task_id = %s AND step = %s AND answer IS NOT NULL",
             (task_id, step),
         )
-    if row is None:
-        return None
-    answer: type[Found] | type[Empty] = Found if row["answer"]["status"] == "found" else Empty
-    return answer.model_validate(row["answer"])
+    return None if row is None else _answer(row["answer"])
 
 
 async def ours(ledger: Ledger, said: Answer) -> Answer:
@@ -120,6 +121,27 @@ async def _from_ours(connection: Connection, said: Answer, *, pin: bool = True) 
         words=f"this is memory {said.memory_id}, and this deployment remembers in {row['memory_id']}; "
         "point ACTONCE_MEMORY_DSN there, restore it, or adopt this one",
     )
+
+
+async def _standing(connection: Connection, task_id: str, step: str) -> Answer | None:
+    """What a step was told already. Locks the step's row: whoever records at the same moment comes before or after."""
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtext('actonce.memory_use'), hashtext(%s))", (task_id,))
+    row = await one(
+        connection,
+        "SELECT answer, status, memory_id FROM actonce.memory_use LEFT JOIN actonce.memory_pin ON true"
+        " WHERE task_id = %s AND step = %s AND (answer IS NOT NULL OR status = 'remembered')",
+        (task_id, step),
+    )
+    if row is None:
+        return None
+    if row["answer"] is None:
+        return Remembered(new=False, memory_id=str(row["memory_id"]))
+    return _answer(row["answer"])
+
+
+def _answer(row: dict[str, Any]) -> Found | Empty:
+    kind: type[Found] | type[Empty] = Found if row["status"] == "found" else Empty
+    return kind.model_validate(row)
 
 
 async def _keep(

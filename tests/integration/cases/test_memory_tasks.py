@@ -247,7 +247,7 @@ async def test_another_healthy_memory_is_no_answer_until_a_person_adopts_it(lab:
         system.memory = Memory(await memory_of(bench, "other"))
         fresh = await system.memory.recall("default", "anything")
         assert isinstance(fresh, Empty)
-        told = await memory_use.record(system.ledger, task_id="t", step="s", kind="recall", said=fresh)
+        told = await memory_use.record(system.ledger, task_id="t", step="later", kind="recall", said=fresh)
         assert isinstance(told, Unavailable) and told.trouble == "foreign"
         assert (await check_memory(system)).status == "unavailable"
         await adopt_memory(system, "olga", "the old one burnt")
