@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, LiteralString
 
 import psycopg
 from psycopg.types.json import Jsonb
@@ -24,6 +24,7 @@ TaskState = Literal[
 
 
 RECORDING_WAIT_S = 1.0  # how long a second request waits for the first one's transaction before it says so
+ACCEPTED_BESIDE_MAX = 1000  # more tasks than transactions that may be open at once at any server we know
 
 
 class StillRecording(LedgerError):
@@ -122,12 +123,19 @@ async def _insert(connection: Connection, values: tuple[Any, ...], wait_s: float
 
 async def _check_backlog(connection: Connection, task_type: str, backlog_max: int) -> None:
     """Refuse a new task beyond the bound; its insert is rolled back with this transaction."""
-    row = await one(
-        connection,
-        "SELECT count(*) AS n FROM actonce.task WHERE task_type = %s AND released_at IS NULL AND state = 'queued'",
-        (task_type,),
+    count: LiteralString = (
+        "SELECT count(*) AS n FROM actonce.task WHERE task_type = %s AND released_at IS NULL AND state = 'queued'"
     )
+    row = await one(connection, count, (task_type,))
     assert row is not None
+    if backlog_max - ACCEPTED_BESIDE_MAX < row["n"] <= backlog_max:
+        # Near the bound: what others insert at this moment is not seen, so each waits for those before it.
+        await connection.execute("SELECT set_config('lock_timeout', '0', true)")
+        await connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtext('actonce.backlog'), hashtext(%s))", (task_type,)
+        )
+        row = await one(connection, count, (task_type,))
+        assert row is not None
     if row["n"] > backlog_max:  # this one is counted
         raise BacklogFull(
             f"{backlog_max} tasks of type {task_type} wait already and no more are accepted; nothing was recorded: "

@@ -6,9 +6,12 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
+from actonce.contracts.errors import BacklogFull
 from actonce.ledger import release, tasks, watch
+from actonce.ledger.store import Ledger
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
 from tests.integration.entry_bench import Bench, bench
@@ -138,6 +141,34 @@ async def test_full_backlog_refuses_new_tasks_whole_and_still_knows_the_old_ones
         async with on.ledger.transaction() as connection:
             rows = await (await connection.execute("SELECT kind, task_id FROM actonce.audit")).fetchall()
         assert not any(row["task_id"] == "default/single/k2" for row in rows)
+
+
+async def test_bound_of_the_backlog_holds_however_many_come_at_once(fresh_dsn: str) -> None:
+    """Each counts what is committed and itself: without waiting for one another all of them would fit."""
+    patient = Ledger(fresh_dsn, deadline_s=30.0)
+    async with bench(fresh_dsn, None, task_queue=QUEUE, start_again_s=60) as on, patient as ledger:
+
+        async def one(number: int) -> bool:
+            asked = {"recording_wait_s": 30.0, "backlog_max": 5}
+            try:
+                await tasks.accept(ledger, "default", "single", f"k{number:02}", {"n": number}, **asked)  # type: ignore[arg-type]
+            except BacklogFull:
+                return False
+            return True
+
+        async with await psycopg.AsyncConnection.connect(fresh_dsn) as link:
+            await link.execute("LOCK TABLE actonce.audit IN SHARE MODE")  # all have come in before the first can commit
+            ends = asyncio.gather(*(one(number) for number in range(8)))
+            await eventually(lambda: _blocked(fresh_dsn, 8), within_s=20, what="eight have come in")
+        assert sum(await ends) == 5
+        assert (await standing(on))["backlog"] == 5
+
+
+async def _blocked(dsn: str, count: int) -> bool:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as link:
+        row = await (await link.execute(query)).fetchone()
+    return bool(row and row[0] >= count)
 
 
 async def test_change_of_release_is_recorded_once_and_refused_on_something_older(fresh_dsn: str) -> None:
