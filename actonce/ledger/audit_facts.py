@@ -194,6 +194,14 @@ REQUIRED: Sequence[Required] = (
     ),
     Required("approval.proposed", None, "approval", ("approval_id",), "people are asked", same=("digest",)),
     Required(
+        "approval.click",
+        None,
+        "approval_vote",
+        ("vote_id",),
+        "a person presses a button about it, counted or not",
+        same=("approval_id", "decision", "name", "effect"),
+    ),
+    Required(
         "access_policy.set", None, "access_policy", ("version",), "a person sets the access policy", same=("name",)
     ),
     Required("lease.issued", None, "lease", ("lease_id",), "a lease is had", same=("credential", "principal", "scope")),

@@ -16,7 +16,7 @@ from actonce.audit import AuditSettings, FileSink, Shipper, Sink, open_sinks
 from actonce.ledger.audit_chain import SEAL_MAX, cursor_of, seal_once
 from actonce.ledger.store import Ledger
 from actonce.trail.journal import LedgerJournal, report_findings, report_lag, report_whole
-from actonce.trail.verify import Unreadable, verify
+from actonce.trail.verify import Report, Unreadable, verify
 
 TELL_EVERY_S = 3.0  # well inside the age at which the entry calls a reading stale
 
@@ -79,21 +79,24 @@ class AuditKeeper:
             for sink in self.sinks
             if isinstance(sink, FileSink) and await cursor_of(self.ledger, sink.name) > 0
         ]
-        for folder in folders or [None]:
-            await self._verify(folder)
+        reports = [(folder, await self._verify(folder)) for folder in folders or [None]]
+        findings = [finding for _, report in reports if report for finding in report.findings]
+        whole = [report for _, report in reports if report and report.whole]
+        if findings:
+            self._verified = f"{len(findings)} findings when last verified"
+            spoilt = ", ".join(str(folder) for folder, report in reports if folder and report and not report.whole)
+            await report_findings(self.ledger, f"ledger and {spoilt}" if spoilt else "ledger", findings)
+        elif len(whole) == len(reports):  # one folder that is whole says nothing about another
+            self._verified = f"whole up to {whole[-1].end.seq} when last verified"
+            await report_whole(self.ledger, whole[-1].end, whole[-1].sealed)
 
-    async def _verify(self, folder: Path | None) -> None:
-        where = f"ledger and {folder}" if folder else "ledger"
+    async def _verify(self, folder: Path | None) -> Report | None:
+        """None: it could not be read to its end, which is shown and is no finding."""
         try:
             async with asyncio.timeout(self.settings.verify_every_s):  # a ledger that hangs must not end all verifying
-                report = await verify(self.ledger.dsn, folder)
+                return await verify(self.ledger.dsn, folder)
         except (Unreadable, TimeoutError) as error:
             self._verified = f"last verification could not read everything: {error}"
+            where = f"ledger and {folder}" if folder else "ledger"
             log.warning("audit_not_verified", where=where, error=str(error))
-            return
-        if report.whole:
-            self._verified = f"whole up to {report.end.seq} when last verified"
-            await report_whole(self.ledger, report.end, report.sealed)
-        else:
-            self._verified = f"{len(report.findings)} findings when last verified"
-            await report_findings(self.ledger, where, report.findings)
+            return None

@@ -70,8 +70,9 @@ async def _verify(dsn: str, folder: Path | None, folder_from: int, anchor: End |
         await connection.execute("SET LOCAL timezone TO 'UTC'")
         await _chain(connection, report, anchor)
         if folder is not None:
-            if confirmed is None and not any(sizes.values()):
-                report.add(Finding("sink_unknown", f"nothing was ever shipped to file:{folder} by this ledger"))
+            if confirmed is None:
+                words = f"nothing was ever shipped to file:{folder} by this ledger: nothing tells how far it must reach"
+                report.add(Finding("sink_unknown", words))
             await _folder(connection, report, folder, sizes, folder_from, confirmed or 0)
         async for finding in check_facts(connection):
             report.add(finding)
@@ -115,16 +116,21 @@ async def _sealed(connection: Connection, after: int = 0) -> AsyncIterator[tuple
         cursor.itersize = 1000
         await cursor.execute(query, (after,))
         async for row in cursor:
-            yield row["hash"], seal(event_of(row), row["seq"], row["previous_hash"])
+            yield row["hash"] or "", seal(event_of(row), row["seq"], row["previous_hash"] or "")
 
 
 async def _confirmed(connection: Connection, folder: Path) -> int | None:
-    """Up to which event the folder has confirmed the chain, in a transaction of its own."""
-    row = await (
-        await connection.execute("SELECT seq FROM actonce.audit_cursor WHERE sink = %s", (f"file:{folder}",))
-    ).fetchone()
+    """Up to which event the folder has confirmed the chain, in a transaction of its own. By whatever path it is named:
+    one that is reached through a link would else be whole however little is left in it."""
+    rows = await (await connection.execute("SELECT sink, seq FROM actonce.audit_cursor")).fetchall()
     await connection.commit()
-    return None if row is None else int(row["seq"])
+    shipped = {Path(row["sink"].removeprefix("file:")).resolve(): row["seq"] for row in _files_of(rows)}
+    return shipped.get(folder.resolve())
+
+
+def _files_of(cursors: list[DictRow]) -> list[DictRow]:
+    """Those of folders, the one that is furthest last."""
+    return sorted((row for row in cursors if row["sink"].startswith("file:")), key=lambda row: int(row["seq"]))
 
 
 async def _folder(

@@ -26,7 +26,7 @@ from actonce.destinations.base import Call
 from actonce.effects.approve import propose
 from actonce.effects.perform import perform
 from actonce.effects.system import System
-from actonce.ledger import approvals, gates, leases, tasks
+from actonce.ledger import approvals, gates, leases, listing, tasks
 from actonce.ledger.approvals import Approval
 from actonce.ledger.authorising import uses_of
 from actonce.ledger.leases import Leases
@@ -76,7 +76,7 @@ async def deployment(fresh_dsn: str) -> AsyncIterator[Deployment]:
 async def asked(system: System, of: OperationRequest) -> Approval:
     await tasks.accept(system.ledger, "t", "odd", of.task_id.rpartition("/")[2], {})
     await propose(system, of)
-    (approval,) = await approvals.listing(system.ledger, state="pending")
+    (approval,) = await listing.approvals(system.ledger, state="pending")
     return approval
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from pathlib import Path
@@ -166,6 +167,17 @@ SPOILED = {
     "an alert fires unheard": (
         "UPDATE actonce.alert SET state = 'firing', firings = 1 WHERE name = 'Waits'",
         {"event_missing", "event_differs"},
+    ),
+    "a hash is taken away": ("UPDATE actonce.audit SET hash = NULL WHERE seq = 5", {"altered", "broken_link"}),
+    "the hash before it is taken away": (
+        "UPDATE actonce.audit SET previous_hash = NULL WHERE seq = 5",
+        {"altered", "broken_link"},
+    ),
+    "an approver changes hands": ("UPDATE actonce.approval_vote SET name = 'mallory'", {"event_differs"}),
+    "an approver is slipped in": (
+        "INSERT INTO actonce.approval_vote (approval_id, name, decision, effect, note)"
+        " SELECT approval_id, 'mallory', 'approve', 'counted', '' FROM actonce.approval",
+        {"event_missing"},
     ),
     "a trigger is switched off": ("ALTER TABLE actonce.hold DISABLE TRIGGER audit_hold_closed", {"trigger_off"}),
     "a trigger is dropped": ("DROP TRIGGER audit_change ON actonce.operation", {"trigger_off"}),
@@ -350,6 +362,45 @@ async def test_lag_is_shown_warned_of_and_paged_by_age_and_closed_when_it_is_ove
     assert [p for p in await listing.pages(ledger) if p["reason"] == "audit_lag"] == []
     [row] = [r for r in await records.list_dependencies(ledger) if r["kind"] == "audit_sink"]
     assert (row["name"], row["state"]) == (f"audit:{name}", "up")
+
+
+async def test_one_whole_folder_does_not_end_the_alarm_about_another(ledger: Ledger, tmp_path: Path) -> None:
+    await work(ledger)
+    spoilt, whole = tmp_path / "spoilt", tmp_path / "whole"
+    keeper = AuditKeeper(ledger, AuditSettings(sinks=(f"file://{spoilt}", f"file://{whole}"), file_bytes_max=2000))
+    await keeper.seal()
+    for name, _, ship in keeper.duties():
+        if name.startswith("audit shipper"):
+            await ship()
+    keeper.close()
+    rewrite(spoilt, lambda lines: lines[:-2])
+    await keeper.verify_once()
+    [page] = [p for p in await listing.pages(ledger) if p["incident"] == "audit:gap"]
+    assert page["closed_at"] is None and str(spoilt) in page["body"] and "sink_missing" in page["body"]
+    assert "audit.verified" not in await kinds(ledger)
+
+
+async def test_a_folder_is_measured_by_whatever_path_it_is_named(ledger: Ledger, tmp_path: Path) -> None:
+    """Else a copy that was cut short is whole for whoever reaches it through a link."""
+    await work(ledger)
+    await seal_all(ledger)
+    folder, link = tmp_path / "audit", tmp_path / "link"
+    folder.mkdir()
+    await ship_all(ledger, folder)
+    link.symlink_to(folder)
+    assert codes(await verify(ledger.dsn, link)) == set()
+    files_of(folder)[-1].unlink()
+    for path in (folder, link, folder / ".." / "audit"):
+        assert codes(await verify(ledger.dsn, path)) == {"sink_missing"}, path
+
+
+async def test_a_copy_that_no_cursor_tells_of_is_not_called_whole(ledger: Ledger, tmp_path: Path) -> None:
+    await work(ledger)
+    await seal_all(ledger)
+    await ship_all(ledger, tmp_path / "audit")
+    shutil.copytree(tmp_path / "audit", tmp_path / "copy")
+    files_of(tmp_path / "copy")[-1].unlink()
+    assert codes(await verify(ledger.dsn, tmp_path / "copy")) == {"sink_unknown"}
 
 
 async def test_folder_that_this_ledger_never_shipped_to_is_a_finding(ledger: Ledger, tmp_path: Path) -> None:

@@ -5,12 +5,26 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+from actonce.contracts.approval import ApprovalAct, ApprovalTerms, ApprovalVote, Proposal
 from actonce.contracts.contract import Contract
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.messages import DecisionRequest, TaskReport
 from actonce.contracts.people import Role, Scope
 from actonce.contracts.verdict import Outcome, Reason, Receipt, Verdict
-from actonce.ledger import alerts, decisions, listing, outcomes, pages, people, permits, sessions, tasks, tokens, watch
+from actonce.ledger import (
+    alerts,
+    approvals,
+    decisions,
+    listing,
+    outcomes,
+    pages,
+    people,
+    permits,
+    sessions,
+    tasks,
+    tokens,
+    watch,
+)
 from actonce.ledger.alerts import Seen
 from actonce.ledger.permits import Intent, Owner, Permit
 from actonce.ledger.store import Ledger, Operation
@@ -73,6 +87,7 @@ async def work(ledger: Ledger) -> None:
     assert result == "applied"
     await let_in_and_out(ledger)
     await sound(ledger)
+    await ask_people(ledger, held.task_id)
 
 
 async def sound(ledger: Ledger) -> None:
@@ -80,6 +95,26 @@ async def sound(ledger: Ledger) -> None:
     fires = Seen("Fires", {}, Reason.BACKLOG, 1.0, 0.0, "s", "d")
     for seen in ([fires], [], [fires, replace(fires, name="Waits", for_s=3600.0)]):
         await alerts.record(ledger, seen)
+
+
+async def ask_people(ledger: Ledger, task_id: str) -> None:
+    """An approval that somebody gives, and somebody takes back."""
+    proposal = Proposal(
+        tenant="default",
+        tool="payments.refund",
+        destination="payments",
+        action="refund",
+        account="main",
+        principal="main",
+        payload={"amount_minor": 5},
+        resolved={},
+        terms=ApprovalTerms(),
+        requested_by="ada",
+    )
+    key = OperationKey("default", CONTRACT.name, "refund", "op1_asked")
+    asked = await approvals.propose(ledger, key, task_id, "asked", proposal)
+    await approvals.vote(ledger, asked.approval_id, "approve", ApprovalVote(name="olga", digest=asked.digest))
+    await approvals.withdraw(ledger, asked.approval_id, ApprovalAct(name="olga", note="too soon"))
 
 
 async def let_in_and_out(ledger: Ledger) -> None:
