@@ -17,9 +17,7 @@ import pytest_asyncio
 
 from actonce.stack import Stack
 from actonce.testing.browser import PATIENCE_MS, open_browser, why_not
-from tests.browser.deployment import Deployment, deployment
 from tests.browser.staged import Staged, staged
-from tests.integration.cases.kit import open_lab
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -60,17 +58,10 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def console(servers: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
-    """The deployment that all tests here share. Each test takes tasks, operations and approvals of its own."""
-    async with open_lab(servers, tmp_path_factory.mktemp("console")) as lab, deployment(lab, held=6) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def staged_console(postgres_server: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Staged]:
-    """A console on a staged ledger, for tests that only look."""
+async def console(postgres_server: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Staged]:
+    """The console that all tests here share."""
     async with await psycopg.AsyncConnection.connect(postgres_server.ledger_dsn, autocommit=True) as link:
         await link.execute("CREATE DATABASE staged_console")
     dsn = postgres_server.ledger_dsn.rsplit("/", 1)[0] + "/staged_console"
-    async with staged(dsn, tmp_path_factory.mktemp("staged") / "console.log") as running:
+    async with staged(dsn, tmp_path_factory.mktemp("staged")) as running:
         yield running

@@ -77,11 +77,9 @@ async def too_wide(page: Page) -> str | None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_page_is_whole_readable_and_within_its_width(
-    chromium: Browser, staged_console: Staged, path: str
-) -> None:
-    stage = staged_console.stage
-    async with staged_console.signed_in(chromium, Role.ADMIN, viewport=WIDE, color_scheme="light") as page:
+async def test_page_is_whole_readable_and_within_its_width(chromium: Browser, console: Staged, path: str) -> None:
+    stage = console.stage
+    async with console.signed_in(chromium, Role.ADMIN, viewport=WIDE, color_scheme="light") as page:
         answer = await page.goto(placed(stage, path))
         assert answer is not None and answer.status == (404 if path == "/no-such-page" else 200)
         heading = page.get_by_role("heading", level=1)
@@ -107,13 +105,46 @@ async def test_axe_finds_what_is_wrong_with_a_page(chromium: Browser) -> None:
     await page.close()
 
 
-async def test_times_are_local_by_script_with_utc_beside_and_in_utc_without(
-    chromium: Browser, staged_console: Staged
-) -> None:
-    path = placed(staged_console.stage, "/operations/{held.refund}")
+async def test_by_keyboard_alone_from_the_first_page_to_a_decision(chromium: Browser, console: Staged) -> None:
+    async with console.signed_in(chromium, viewport=WIDE) as page:
+        await page.goto("/")
+        await page.keyboard.press("Tab")
+        await expect(page.locator(":focus")).to_have_text("Skip to content")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(":focus")).to_have_attribute("id", "main")
+        await page.goto(placed(console.stage, "/operations/{held.refund}"))
+        decision = page.locator("#act-mark_committed")
+        seen = await tab_to(page, decision.locator("summary"))
+        await page.keyboard.press("Enter")
+        await expect(decision.get_by_label("Why")).to_be_visible()
+        seen += await tab_to(page, decision.get_by_role("button"))
+        assert [where for where in seen if where is not None] == [], "each stop shows that it has the focus"
+
+
+async def tab_to(page: Page, target: Any) -> list[str | None]:
+    """Press Tab until the target has the focus. For each stop: None, or what does not show that it had it."""
+    seen: list[str | None] = []
+    for _ in range(120):
+        await page.keyboard.press("Tab")
+        seen.append(
+            await page.evaluate(
+                """() => {
+                    const style = getComputedStyle(document.activeElement);
+                    const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+                    return seen || style.boxShadow !== "none" ? null : document.activeElement.outerHTML.slice(0, 100);
+                }"""
+            )
+        )
+        if await target.evaluate("(e) => e === document.activeElement"):
+            return seen
+    raise AssertionError(f"the keyboard does not reach {target}")
+
+
+async def test_times_are_local_by_script_with_utc_beside_and_in_utc_without(chromium: Browser, console: Staged) -> None:
+    path = placed(console.stage, "/operations/{held.refund}")
     async with (
-        staged_console.signed_in(chromium) as page,
-        staged_console.signed_in(chromium, java_script_enabled=False) as plain,
+        console.signed_in(chromium) as page,
+        console.signed_in(chromium, java_script_enabled=False) as plain,
     ):
         for one in (page, plain):
             await one.goto(path)
@@ -123,41 +154,39 @@ async def test_times_are_local_by_script_with_utc_beside_and_in_utc_without(
         assert (await plain.get_by_role("main").locator("time").first.inner_text()).endswith(" UTC")
 
 
-async def test_without_a_script_a_page_says_the_same(chromium: Browser, staged_console: Staged) -> None:
+async def test_without_a_script_a_page_says_the_same(chromium: Browser, console: Staged) -> None:
     """But for times, which are in UTC then, and are not looked at here."""
     said = []
     for script in (True, False):
-        async with staged_console.signed_in(chromium, java_script_enabled=script) as page:
-            await page.goto(placed(staged_console.stage, "/operations/{held.refund}"))
+        async with console.signed_in(chromium, java_script_enabled=script) as page:
+            await page.goto(placed(console.stage, "/operations/{held.refund}"))
             facts = page.locator(".light .light-word")
             said.append([await facts.all_inner_texts(), await page.get_by_role("heading").all_inner_texts()])
             await expect(page.get_by_role("table").first).to_be_visible()
     assert said[0] == said[1] and said[0][0] == ["yes", "not established", "not established"]
 
 
-async def test_an_open_page_follows_what_happens_without_being_loaded_again(
-    chromium: Browser, staged_console: Staged
-) -> None:
-    async with staged_console.signed_in(chromium) as page:
+async def test_an_open_page_follows_what_happens_without_being_loaded_again(chromium: Browser, console: Staged) -> None:
+    async with console.signed_in(chromium) as page:
         await page.goto("/tasks")
         await page.evaluate("() => { window.same = true }")
         await expect(page.locator("#live")).to_contain_text("live")
-        await staged_console.stage.task("just-now")
+        await console.stage.task("just-now")
         await expect(page.get_by_role("main")).to_contain_text("rf-just-now")
         assert await page.evaluate("() => window.same") is True
 
 
-async def test_a_payload_full_of_markup_stays_text(chromium: Browser, staged_console: Staged) -> None:
+async def test_a_payload_full_of_markup_stays_text(chromium: Browser, console: Staged) -> None:
     asked: list[str] = []
-    async with staged_console.signed_in(chromium) as page:
+    async with console.signed_in(chromium) as page:
         page.on("dialog", lambda dialog: asked.append(dialog.message))
         for path in ("/approvals/{large}", "/tasks/{markup}", "/operations/{markup.refund}", "/tasks", "/audit", "/"):
-            await page.goto(placed(staged_console.stage, path))
+            await page.goto(placed(console.stage, path))
             await expect(page.locator("main script, main img")).to_have_count(0)
-        await page.goto(placed(staged_console.stage, "/tasks/{markup}"))
+        await page.goto(placed(console.stage, "/tasks/{markup}"))
         await expect(page.get_by_role("main")).to_contain_text('<script>alert(\\"owned\\")</script>')
         await page.goto("/search")
         await page.get_by_label("A whole name").fill(MARKUP)
         await page.get_by_role("main").get_by_role("button", name="Search").click()
-        await expect(page.get_by_role("heading", level=1)).to_have_text(staged_console.stage.tasks["markup"])
+        await expect(page.get_by_role("heading", level=1)).to_have_text(console.stage.tasks["markup"])
         assert MARKUP[:10] not in page.url and asked == []

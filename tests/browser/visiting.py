@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Response, expect
 
 from actonce.contracts.people import Role
 
@@ -21,18 +21,7 @@ class Visited:
     """A console that browsers visit."""
 
     url: str
-    states: dict[str, Any] = field(default_factory=dict)  # name → the browser's cookies, once signed in
-
-    @contextlib.asynccontextmanager
-    async def signed_in(self, browser: Browser, who: str | Role = Role.OPERATOR, **options: Any) -> AsyncIterator[Page]:
-        """A page of somebody's own browser, signed in by the form. What it logs or throws fails the test."""
-        name = NAMES[who] if isinstance(who, Role) else who
-        if name not in self.states:
-            async with self.visiting(browser) as page:
-                await sign_in(page, name)
-                self.states[name] = await page.context.storage_state()
-        async with self.visiting(browser, storage_state=self.states[name], **options) as page:
-            yield page
+    states: dict[str, Any] = field(default_factory=dict)  # name → the cookies of whoever has signed in
 
     @contextlib.asynccontextmanager
     async def visiting(self, browser: Browser, **options: Any) -> AsyncIterator[Page]:
@@ -58,8 +47,17 @@ def is_fault(said: ConsoleMessage) -> bool:
     return said.type in ("error", "warning") and "Failed to load resource" not in said.text
 
 
-async def sign_in(page: Page, name: str, password: str = PASSWORD) -> None:
+async def sign_in(page: Page, name: str, password: str = PASSWORD) -> Response:
+    """By the form. Returns the answer to it, when the browser has gone where it leads."""
     await page.goto("/sign-in")
     await page.get_by_label("Name").fill(name)
     await page.get_by_label("Password").fill(password)
-    await page.get_by_role("button", name="Sign in").click()
+    async with page.expect_response(lambda answer: answer.request.method == "POST") as answered:
+        await page.get_by_role("button", name="Sign in").click()
+    await page.wait_for_load_state()
+    return await answered.value
+
+
+async def answered(page: Page) -> None:
+    """After a press: the page that says what became of it is there."""
+    await expect(page.get_by_role("main").locator("[role=status], [role=alert]").first).to_be_visible()
