@@ -6,7 +6,7 @@ all the same (`decide_unread`): a person has seen on the page that nothing is re
 
 from __future__ import annotations
 
-from actonce.contracts.errors import NoIntent, StaleWrite
+from actonce.contracts.errors import ContractError, StaleWrite
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import State
 from actonce.contracts.verdict import Outcome
@@ -25,12 +25,15 @@ async def decide(system: System, key: OperationKey) -> tuple[Operation, str]:
     applied, superseded_by_evidence, stale or expired.
     """
     decision = await decisions.pending(system.ledger, key)  # first: a reading begun before it may be older than it
-    if decision is None:
+    try:
+        case, fresh, readings = await read_fresh(system, key)
+    except ContractError:
         found = await verdicts.standing(system.ledger, key)
-        if found is None:
-            raise NoIntent(f"{key} has no intent in this ledger; there is nothing to decide; check the id and the DSN")
-        return found[0], "nothing_pending"
-    case, fresh, readings = await read_fresh(system, key)
+        if decision is not None or found is None or not found[0].final:
+            raise
+        return found[0], "nothing_pending"  # it has ended: that needs no contract
+    if decision is None:
+        return case.operation, "nothing_pending"
     operation, result = await decisions.consume(system.ledger, decision, fresh)
     if result == "superseded_by_evidence" and operation.state is State.HELD and fresh.outcome is Outcome.COMMITTED:
         contract = system.destination(key.destination, key.action).contract
