@@ -347,7 +347,7 @@ async def test_refreshes_at_the_same_moment_are_one_and_kill_no_good_lease(lab: 
         got = await asyncio.gather(*(broker.lease(name) for _ in range(20)))
         assert len({lease.lease_id for lease in got}) == 1  # type: ignore[union-attr]
         results = await asyncio.gather(
-            *(broker.lease(name, min_left_s=1.99) for _ in range(20)),
+            *(broker.lease(name, min_left_s=2.0) for _ in range(20)),
             *(broker.tick() for _ in range(5)),
             *(perform(system, bench.request(str(n))) for n in range(5)),
         )
