@@ -12,7 +12,7 @@ COPY actonce /src/actonce
 RUN /venv/bin/pip install --no-deps --no-build-isolation /src
 
 FROM python:3.12.12-slim-bookworm
-RUN useradd --uid 10001 --create-home actonce && mkdir /data && chown actonce /data
+RUN useradd --uid 10001 --create-home actonce && mkdir /access /data && chown actonce /access /data
 COPY --from=install /venv /venv
 WORKDIR /app
 COPY worker.py client.py pyproject.toml ./

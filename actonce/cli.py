@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from actonce import cli_secrets
+from actonce import cli_people, cli_secrets
 from actonce.leaving import run_and_leave
 from actonce.stack import Stack, StackError, eventually, signal_checked, wait_gone
 from actonce.stack.doctor import examine
@@ -132,6 +132,9 @@ def _show(stack: Stack, took_s: float) -> None:
     for name, part in stack.parts.items():
         table.add_row(name, str(part.pid), where.get(name, " ".join(part.command()[1:]) if _is_program(part) else ""))
     out.print(table)
+    first = stack.folder / "admin.password"
+    if first.exists():
+        out.print(f"people sign in at the console; name and password of the first one: {first}", soft_wrap=True)
     out.print(f"ready in {took_s:.1f} s; for a shell: eval \"$(actonce env -f '{stack.folder}')\"", soft_wrap=True)
 
 
@@ -224,6 +227,8 @@ def doctor() -> None:
 
 
 app.add_typer(cli_secrets.app, name="secrets")
+app.add_typer(cli_people.people_app, name="people")
+app.add_typer(cli_people.tokens_app, name="tokens")
 
 audit_app = typer.Typer(no_args_is_help=True, help="The audit trail.")
 app.add_typer(audit_app, name="audit")

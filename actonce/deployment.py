@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from actonce.contracts.messages import DecisionAction
 
 
 class TaskType(BaseModel):
@@ -32,9 +34,17 @@ class DeploymentSettings(BaseSettings):
     task_types: dict[str, TaskType] = Field(
         default_factory=_shipped, description="JSON: task type to workflow name, or to {workflow, task_queue}"
     )
+    second_person: Annotated[tuple[DecisionAction, ...], NoDecode] = Field(
+        default=(), description="decisions that somebody else must confirm, comma separated"
+    )
     temporal_ui_url: str | None = None
     run_id: str | None = None
     stale_after_s: float = Field(default=30.0, gt=0, description="an older reading of a dependency is not believed")
+
+    @field_validator("second_person", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
 
     @field_validator("task_types", mode="before")
     @classmethod

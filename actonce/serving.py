@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -39,6 +40,8 @@ class Server(uvicorn.Server):
         sock: socket.socket,
         *,
         program: str,
+        certificate: Path | None = None,
+        key: Path | None = None,
         before_stop: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(
@@ -49,6 +52,8 @@ class Server(uvicorn.Server):
                 server_header=False,
                 timeout_graceful_shutdown=GRACE_S,
                 lifespan="on",
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
             )
         )
         self._sock = sock
@@ -59,7 +64,8 @@ class Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started:
             host, port = self._sock.getsockname()[:2]
-            url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            scheme = "https" if self.config.is_ssl else "http"
+            url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
             ready = {"event": "ready", "program": self._program, "url": url, "pid": os.getpid()}
             print(json.dumps({**ready, "mono_ns": time.monotonic_ns()}), flush=True)
 

@@ -24,6 +24,7 @@ from actonce.testing.disk import CannotMount, Disk, full_device_as
 from actonce.testing.export import utc
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
+from drills import doors
 from drills.rig import ROOT, Cell
 
 SINK_BYTES = 1 << 20
@@ -220,7 +221,7 @@ async def repair(cell: Cell, reason: str, volume: Path) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "drills.repairs"),
         cwd=ROOT,
-        env={**cell.run.env, "ACTONCE_ENTRY_URL": str(cell.others["entry"].ready["url"]), "VOLUMES": str(volume)},
+        env={**cell.run.env, **doors.shell_of(cell), "VOLUMES": str(volume)},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from actonce.evidence.writer import utc_now
 from actonce.testing.sink import Paged
 from actonce.testing.site import Invalid
@@ -44,13 +46,24 @@ def entry_url(cell: Cell) -> str:
     return str(cell.others["entry"].ready["url"])
 
 
+def shell_of(cell: Cell) -> dict[str, str]:
+    """What a person's shell has set: where the entry service is, and the token to show there."""
+    return {"ACTONCE_ENTRY_URL": entry_url(cell), "ACTONCE_ENTRY_TOKEN": cell.token}
+
+
+def http(cell: Cell, timeout_s: float) -> httpx.AsyncClient:
+    """The entry service, for callers that are no person."""
+    shown = {"Authorization": f"Bearer {cell.token}"}
+    return httpx.AsyncClient(base_url=entry_url(cell), timeout=timeout_s, trust_env=False, headers=shown)
+
+
 async def _process(cell: Cell, module: str, arguments: Sequence[str], given: str = "", **env: str) -> Said:
     folder = Path(tempfile.mkdtemp(prefix="said-", dir=cell.folder))
     (folder / "given").write_text(given, encoding="utf-8")
     child = await cell.parts.zygote.spawn(
         f"-m {module}",
         arguments,
-        env={**cell.run.env, "ACTONCE_ENTRY_URL": entry_url(cell), **env},
+        env={**cell.run.env, **shell_of(cell), **env},
         cwd=ROOT,
         given=folder / "given",
         log=folder / "out",

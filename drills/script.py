@@ -159,15 +159,13 @@ class Script:
             self.note(f"{task.task_id} was not accepted: {answer.status_code} {answer.text[:300]}")
             return None
 
-        base = doors.entry_url(self.cell)
-        async with httpx.AsyncClient(base_url=base, timeout=SUBMIT_S, trust_env=False) as http:
+        async with doors.http(self.cell, SUBMIT_S) as http:
             found = await asyncio.gather(*(one(http, task) for task in tasks))
         return [task_id for task_id in found if task_id is not None]
 
     async def ask(self, path: str) -> Any:
         """GET something from the entry service, as anyone may."""
-        base = doors.entry_url(self.cell)
-        async with httpx.AsyncClient(base_url=base, timeout=SUBMIT_S, trust_env=False) as http:
+        async with doors.http(self.cell, SUBMIT_S) as http:
             answer = await http.get(path)
         if answer.status_code != 200:
             raise Invalid(f"{self.cell.name}: GET {path} answered {answer.status_code}: {answer.text[:300]}")

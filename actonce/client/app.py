@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from actonce.client.base import given
 
 DOC = """Command line of actonce: start tasks, follow them, look at operations, decide about held ones.
 
@@ -14,3 +19,22 @@ longer than --timeout-s.
 """
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=DOC, rich_markup_mode=None)
+
+
+@app.callback()
+def options(
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ACTONCE_ENTRY_TOKEN",
+            help="What to show at the entry. Other users of the machine can read it here, but not in the environment.",
+            show_default=False,
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(envvar="ACTONCE_ENTRY_TOKEN_FILE", help="File with the token.", show_default=False),
+    ] = None,
+) -> None:
+    """Who is asking: without either, the stack of this folder tells."""
+    given.token, given.token_file = token, token_file

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
@@ -23,6 +24,10 @@ REQUEST_TIMEOUT_S = 15.0  # the entry answers within its ledger's deadline and i
 VERDICTS_SHOWN_MAX = 3  # the newest; --json has them all
 ASK_AGAIN_MAX = 5  # while the very first request is being recorded, or the connection is lost
 
+HOW_TO_SHOW_A_TOKEN = (
+    "ACTONCE_ENTRY_TOKEN (or a file named by ACTONCE_ENTRY_TOKEN_FILE) has the one to show; a stack of this machine "
+    "keeps its own in its folder."
+)
 WIDTH_OF_A_FILE = 200  # where no terminal says how wide it is
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -34,6 +39,17 @@ Why = Annotated[str, typer.Option(help="Why.")]
 Tenant = Annotated[str, typer.Option(help="Whose task it is.")]
 Timeout = Annotated[float, typer.Option(help="Stop waiting after this many seconds (exit status 6).")]
 PastHolds = Annotated[bool, typer.Option("--past-holds", help="Go on waiting while the task is held.")]
+
+
+@dataclass
+class Given:
+    """What was said before the command's name."""
+
+    token: str | None = None
+    token_file: Path | None = None
+
+
+given = Given()
 
 
 class Failure(typer.Exit):
@@ -51,7 +67,9 @@ class Entry:
         self.url = (url or _url_of_the_stack()).rstrip("/")
         # A proxy of the environment is for the world outside, not for this machine.
         outside = urlsplit(self.url).hostname not in ("127.0.0.1", "localhost", "::1")
-        self.http = httpx.Client(base_url=self.url, timeout=REQUEST_TIMEOUT_S, trust_env=outside)
+        token = _token_for(self.url)
+        shown = {"Authorization": f"Bearer {token}"} if token else {}
+        self.http = httpx.Client(base_url=self.url, timeout=REQUEST_TIMEOUT_S, trust_env=outside, headers=shown)
 
     def get(self, path: str, **params: Any) -> Any:
         wanted = {name: value for name, value in params.items() if value is not None}
@@ -98,6 +116,8 @@ class Entry:
         text = f"{problem.get('title')}: {problem.get('detail', '')}"
         if problem.get("code"):
             text += f" (code {problem['code']})"
+        if answer.status_code == 401:
+            text += f" {HOW_TO_SHOW_A_TOKEN}"
         if problem.get("may_commit_until"):
             text += f" The effect may still happen until {problem['may_commit_until']}."
         raise Failure(UNREACHABLE if answer.status_code >= 500 else REFUSED, text)
@@ -105,7 +125,7 @@ class Entry:
 
 def _url_of_the_stack() -> str:
     """The entry of the stack that runs in the default folder."""
-    file = Path(os.environ.get("ACTONCE_STACK_FOLDER", ".actonce")) / "stack.json"
+    file = _folder_of_the_stack() / "stack.json"
     try:
         url = json.loads(file.read_text())["parts"]["entry"]["values"]["url"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -115,6 +135,31 @@ def _url_of_the_stack() -> str:
             "a stack here with `actonce up`.",
         ) from error
     return str(url)
+
+
+def _folder_of_the_stack() -> Path:
+    return Path(os.environ.get("ACTONCE_STACK_FOLDER", ".actonce"))
+
+
+def _token_for(url: str) -> str | None:
+    """The token to show there. What `actonce up` has put into its folder is for its own entry, and for no other."""
+    if given.token:
+        return given.token
+    if given.token_file is not None:
+        return _read(given.token_file)
+    try:
+        ours = _url_of_the_stack().rstrip("/") == url
+    except Failure:
+        return None
+    file = _folder_of_the_stack() / "client.token"
+    return _read(file) if ours and file.exists() else None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        raise Failure(2, f"the token cannot be read from {file}: {error.strerror}") from error
 
 
 def task_path(task_id: str) -> str:

@@ -53,8 +53,35 @@ def resolve(
     out.print(f"decision {found['decision_id']} is recorded: {found['decision']} by {escape(found['name'])}")
     if found["residual_risk"]:
         out.print(f"[yellow]residual risk:[/yellow] {escape(found['residual_risk'])}")
+    if found["waits_for_second_person"]:
+        out.print(f"it waits for a second person: {escape(found['what_to_do'][0])}")
+        return None
     told = "the workflow was told" if found["workflow_told"] else "the workflow will be told by the ledger watcher"
     out.print(f"{told}; what came of it: {' '.join(found['what_to_do'])}")
+    return None
+
+
+@app.command()
+def second(
+    operation_id: str,
+    decision: Annotated[int, typer.Option(help="Which decision; `show` has its number.")],
+    confirm: Annotated[bool, typer.Option("--confirm/--decline", help="Let it take effect, or end it without effect.")],
+    name: Who,
+    why: Why,
+    tenant: Annotated[str | None, typer.Option(help="When the id has several records.")] = None,
+    destination: Annotated[str | None, typer.Option(help="When the id has several records.")] = None,
+    operation_action: Annotated[str | None, typer.Option(help="When the id has several records.")] = None,
+    entry: EntryUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Confirm or decline somebody else's decision that waits for a second person. Needs a token of your own."""
+    record = {"tenant": tenant, "destination": destination, "operation_action": operation_action}
+    path = f"/v1/operations/{quote(operation_id, safe='')}/decisions/{decision}/second"
+    found = Entry(entry).post(path, {"agrees": confirm, "name": name, "why": why, **record})
+    if as_json:
+        return dump(found)
+    what = "takes effect after one more reading" if confirm else "has ended without effect"
+    out.print(f"decision {decision} ({found['decision']} by {escape(found['name'])}) {what}")
     return None
 
 

@@ -30,7 +30,14 @@ def main() -> None:
     namespace = str(ClientConfig.load_client_connect_config().get("namespace") or "default")
     app = create_app(settings, namespace=namespace)
     # Pages that are open hang on their event stream: they are let go first, else stopping would wait for them.
-    server = Server(app, sock, program="console", before_stop=app.state.console.stopping.set)
+    server = Server(
+        app,
+        sock,
+        program="console",
+        certificate=settings.console_tls_cert,
+        key=settings.console_tls_key,
+        before_stop=app.state.console.stopping.set,
+    )
     sys.exit(asyncio.run(server.serve_until_asked()))
 
 

@@ -45,7 +45,13 @@ def main() -> None:
         ) from error
     sock = listen(*settings.address, program="entry")
     namespace = str(ClientConfig.load_client_connect_config().get("namespace") or "default")
-    server = Server(create_app(settings, namespace=namespace), sock, program="entry")
+    server = Server(
+        create_app(settings, namespace=namespace),
+        sock,
+        program="entry",
+        certificate=settings.entry_tls_cert,
+        key=settings.entry_tls_key,
+    )
     sys.exit(asyncio.run(server.serve_until_asked()))
 
 

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 
 from actonce.entry import (
+    access,
     problems,
     routes_alerts,
     routes_approvals,
@@ -19,6 +20,7 @@ from actonce.entry import (
     routes_release,
     routes_tasks,
 )
+from actonce.entry.access import Access
 from actonce.entry.door import BodyLimit
 from actonce.entry.settings import EntrySettings
 from actonce.entry.starter import Connect, Starter, connect_by_environment
@@ -33,6 +35,7 @@ DESCRIPTION = """Starts tasks once and tells the truth about them.
 **Start**: `POST /v1/tasks/{task_type}` with the business identity as `Idempotency-Key`. The same key and payload
 are the same task for ever; its stored outcome is replayed.
 **Decide**: a held operation is resolved by a recorded decision; what needs an approval waits for people.
+**Who may**: a token in `Authorization: Bearer`, with the scope that an operation names.
 Every refusal is `application/problem+json` and says what to do."""
 
 
@@ -45,7 +48,7 @@ def create_app(
     async def life(app: FastAPI) -> AsyncIterator[None]:
         async with Ledger(settings.ledger_dsn.get_secret_value(), ledger_id=settings.ledger_id) as ledger:
             starter = Starter(ledger, settings, connect)
-            app.state.entry = Entry(settings, ledger, starter, namespace)
+            app.state.entry = Entry(settings, ledger, starter, Access(ledger, settings.token_cache_s), namespace)
             stopping = asyncio.Event()
             loop = asyncio.create_task(starter.run(stopping), name="start accepted tasks")
             try:
@@ -67,10 +70,13 @@ def create_app(
     async def dependencies(request: Request) -> Dependencies:
         return await entry_of(request).dependencies()
 
-    app.include_router(routes_tasks.router)
-    app.include_router(routes_operations.router)
-    app.include_router(routes_approvals.router)
-    app.include_router(routes_release.router)
-    app.include_router(routes_credentials.router)
-    app.include_router(routes_alerts.router)
+    access.include(
+        app,
+        routes_tasks.router,
+        routes_operations.router,
+        routes_approvals.router,
+        routes_release.router,
+        routes_credentials.router,
+        routes_alerts.router,
+    )
     return app

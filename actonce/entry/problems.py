@@ -184,6 +184,8 @@ _SCHEMA: dict[str, Any] = {
 }
 _MEANS = {
     400: "The Idempotency-Key is missing or malformed, or the body is not JSON.",
+    401: "No token, or one that is unknown, expired or revoked.",
+    403: "The token does not carry the scope, or speaks for somebody else than the body names.",
     404: "There is no such thing in this ledger.",
     409: "Not now: the first request is still being recorded (Retry-After); a decision or vote was refused (`code`); "
     "or what was decided on has changed.",

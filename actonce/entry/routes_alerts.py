@@ -5,17 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, Field
 
+from actonce.contracts.people import Scope
 from actonce.contracts.reasons import policy
+from actonce.entry.access import guarded_router, needs
 from actonce.entry.problems import documented
 from actonce.entry.state import Entry, entry_of
 from actonce.ledger import alerts as ledger_alerts
 from actonce.ledger.readings import EVALUATOR
 from actonce.ledger.words import cli
 
-router = APIRouter(prefix="/v1/alerts", tags=["alerts"])
+router = guarded_router("/v1/alerts", "alerts")
 Shared = Annotated[Entry, Depends(entry_of)]
 
 
@@ -51,7 +53,13 @@ class Alerts(BaseModel):
     what_to_do: list[str]
 
 
-@router.get("", summary="What the alert rules find now", response_model=Alerts, responses=documented(422, 503))
+@router.get(
+    "",
+    summary="What the alert rules find now",
+    response_model=Alerts,
+    responses=documented(422, 503),
+    openapi_extra=needs(Scope.READ),
+)
 async def alerts(entry: Shared, all: Annotated[bool, Query(description="also what is over")] = False) -> Alerts:
     """Firing ones first. The evaluator is part of `worker.py watch`; `evaluated` says whether it still works."""
     rows = await ledger_alerts.listing(entry.ledger, resolved=all)

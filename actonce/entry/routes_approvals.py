@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from actonce.contracts.approval import ApprovalAct, ApprovalRenewal, ApprovalVote, differences
+from actonce.contracts.people import Scope
+from actonce.entry.access import Who, guarded_router, needs
 from actonce.entry.lists import Cursor, Limit, link_next, listed
 from actonce.entry.problems import documented
 from actonce.entry.state import Entry, entry_of
@@ -18,7 +20,7 @@ from actonce.ledger import approvals, listing
 from actonce.ledger.approvals import Approval, ApprovalState
 from actonce.ledger.words import approval_next
 
-router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
+router = guarded_router("/v1/approvals", "approvals")
 Shared = Annotated[Entry, Depends(entry_of)]
 
 
@@ -72,7 +74,13 @@ class VoteView(ApprovalView):
     workflow_told: bool = Field(description="false: the ledger watcher tells it later; the decision stands")
 
 
-@router.get("", summary="List approvals, newest first", response_model=list[ApprovalView], responses=listed(422, 503))
+@router.get(
+    "",
+    summary="List approvals, newest first",
+    response_model=list[ApprovalView],
+    responses=listed(422, 503),
+    openapi_extra=needs(Scope.READ),
+)
 async def list_approvals(
     entry: Shared,
     request: Request,
@@ -96,6 +104,7 @@ async def list_approvals(
     summary="Exactly what would run, and what people said",
     response_model=ApprovalRecordView,
     responses=documented(404, 503),
+    openapi_extra=needs(Scope.READ),
 )
 async def show(approval_id: str, entry: Shared) -> ApprovalRecordView:
     """What to read before deciding; after a change also what differs."""
@@ -110,24 +119,32 @@ async def show(approval_id: str, entry: Shared) -> ApprovalRecordView:
     )
 
 
-_REFUSALS = documented(404, 409, 422, 503)
+_VOTE: dict[str, Any] = {"responses": documented(404, 409, 422, 503), "openapi_extra": needs(Scope.APPROVE)}
 
 
-@router.post("/{approval_id}/approve", summary="Approve", response_model=VoteView, responses=_REFUSALS)
-async def approve(approval_id: str, body: ApprovalVote, entry: Shared) -> VoteView:
+@router.post("/{approval_id}/approve", summary="Approve", response_model=VoteView, **_VOTE)
+async def approve(approval_id: str, body: ApprovalVote, entry: Shared, who: Who) -> VoteView:
     """One voice for exactly the digest it names. A repeat succeeds; whoever comes second is told who decided."""
+    who.speaks_as(body.name)
     return await _told(entry, await approvals.vote(entry.ledger, approval_id, "approve", body))
 
 
-@router.post("/{approval_id}/reject", summary="Reject", response_model=VoteView, responses=_REFUSALS)
-async def reject(approval_id: str, body: ApprovalVote, entry: Shared) -> VoteView:
+@router.post("/{approval_id}/reject", summary="Reject", response_model=VoteView, **_VOTE)
+async def reject(approval_id: str, body: ApprovalVote, entry: Shared, who: Who) -> VoteView:
     """One voice is enough: the step ends without anything sent."""
+    who.speaks_as(body.name)
     return await _told(entry, await approvals.vote(entry.ledger, approval_id, "reject", body))
 
 
-@router.post("/{approval_id}/withdraw", summary="Take it back", response_model=VoteView, responses=_REFUSALS)
-async def withdraw(approval_id: str, body: ApprovalAct, entry: Shared) -> VoteView:
+@router.post(
+    "/{approval_id}/withdraw",
+    summary="Take it back",
+    response_model=VoteView,
+    **_VOTE,
+)
+async def withdraw(approval_id: str, body: ApprovalAct, entry: Shared, who: Who) -> VoteView:
     """No further permit is given on it. What was sent before (`consumed_at`) is not called back."""
+    who.speaks_as(body.name)
     return await _told(entry, await approvals.withdraw(entry.ledger, approval_id, body))
 
 
@@ -136,10 +153,11 @@ async def withdraw(approval_id: str, body: ApprovalAct, entry: Shared) -> VoteVi
     summary="Ask again for a held operation",
     status_code=201,
     response_model=ApprovalView,
-    responses=_REFUSALS,
+    **_VOTE,
 )
-async def renew(approval_id: str, body: ApprovalRenewal, entry: Shared) -> ApprovalView:
+async def renew(approval_id: str, body: ApprovalRenewal, entry: Shared, who: Who) -> ApprovalView:
     """A new approval with a deadline of its own, about what was found to run now. The old one stays as it is."""
+    who.speaks_as(body.name)
     return ApprovalView(**_view(await approvals.renew(entry.ledger, approval_id, body)))
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from pydantic import BaseModel, Field
 
 from actonce.contracts.credential import AccessPolicy
+from actonce.contracts.people import Scope
+from actonce.entry.access import Who, guarded_router, needs
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
 from actonce.ledger import leases
 from actonce.ledger.words import cli
 
-router = APIRouter(prefix="/v1", tags=["credentials"])
+router = guarded_router("/v1", "credentials")
 Shared = Annotated[Entry, Depends(entry_of)]
 
 
@@ -82,9 +84,12 @@ def _view(row: dict[str, Any]) -> CredentialView:
 
 
 @router.get(
-    "/credentials", summary="Credentials and their leases in force", response_model=list[CredentialView],
+    "/credentials",
+    summary="Credentials and their leases in force",
+    response_model=list[CredentialView],
     responses=documented(503),
-)  # fmt: skip
+    openapi_extra=needs(Scope.READ),
+)
 async def list_credentials(entry: Shared) -> list[CredentialView]:
     """Metadata only: names, scopes, times, decisions of the access policy."""
     return [_view(row) for row in await leases.list_credentials(entry.ledger)]
@@ -95,12 +100,14 @@ async def list_credentials(entry: Shared) -> list[CredentialView]:
     summary="Rotate a credential: every process leases it anew",
     response_model=CredentialView,
     responses=documented(404, 409, 422, 503),
+    openapi_extra=needs(Scope.ACCESS),
 )
-async def rotate(body: CredentialChange, entry: Shared) -> CredentialView:
+async def rotate(body: CredentialChange, entry: Shared, who: Who) -> CredentialView:
     """Leases of the old generation get no permit from now on; each new lease is checked by the access policy.
 
     Processes notice within a renewal tick. Sending the same again changes nothing.
     """
+    who.speaks_as(body.name)
     row = await leases.rotate(entry.ledger, body.credential, body.expected_generation, body.name, body.reason)
     return _view(row)
 
@@ -110,15 +117,21 @@ async def rotate(body: CredentialChange, entry: Shared) -> CredentialView:
     summary="Revoke a credential: no permit is given under it any more",
     response_model=CredentialView,
     responses=documented(404, 409, 422, 503),
+    openapi_extra=needs(Scope.ACCESS),
 )
-async def revoke(body: CredentialChange, entry: Shared) -> CredentialView:
+async def revoke(body: CredentialChange, entry: Shared, who: Who) -> CredentialView:
     """Unused permits are fenced; what passed its fence before may still send until its `not_after`."""
+    who.speaks_as(body.name)
     row = await leases.revoke(entry.ledger, body.credential, body.expected_generation, body.name, body.reason)
     return _view(row)
 
 
 @router.get(
-    "/access-policy", summary="The access policy in force", response_model=PolicyView, responses=documented(404, 503)
+    "/access-policy",
+    summary="The access policy in force",
+    response_model=PolicyView,
+    responses=documented(404, 503),
+    openapi_extra=needs(Scope.READ),
 )
 async def access_policy(entry: Shared) -> PolicyView:
     """Who may do what with which scope. While there is none, no leased credential may be used for an effect."""
@@ -133,9 +146,11 @@ async def access_policy(entry: Shared) -> PolicyView:
     summary="Put the next access policy in force",
     response_model=PolicyView,
     responses=documented(409, 422, 503),
+    openapi_extra=needs(Scope.ACCESS),
 )
-async def set_access_policy(body: PolicyChange, entry: Shared) -> PolicyView:
+async def set_access_policy(body: PolicyChange, entry: Shared, who: Who) -> PolicyView:
     """Its version must be higher than the one in force; leases in force are checked anew within a renewal tick."""
+    who.speaks_as(body.name)
     return _policy(await leases.set_policy(entry.ledger, body.policy, body.name, body.reason))
 
 

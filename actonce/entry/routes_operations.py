@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from actonce.contracts.lifecycle import State
+from actonce.contracts.people import Scope
+from actonce.entry.access import Who, guarded_router, needs
 from actonce.entry.door import press_of
 from actonce.entry.lists import Cursor, Limit, link_next, listed
 from actonce.entry.problems import documented, problem
@@ -21,14 +23,16 @@ from actonce.entry.views import (
     OperationRecordsView,
     OperationView,
     PageView,
+    SecondBody,
     operation_view,
     record_view,
 )
-from actonce.ledger import decisions, listing, records, watch
+from actonce.ledger import decisions, listing, records, seconding, watch
+from actonce.ledger.decisions import Decision
 from actonce.ledger.store import Operation
 from actonce.ledger.words import cli
 
-router = APIRouter(prefix="/v1", tags=["operations"])
+router = guarded_router("/v1", "operations")
 Shared = Annotated[Entry, Depends(entry_of)]
 
 
@@ -37,6 +41,7 @@ Shared = Annotated[Entry, Depends(entry_of)]
     summary="List operations, newest first",
     response_model=list[OperationView],
     responses=listed(422, 503),
+    openapi_extra=needs(Scope.READ),
 )
 async def list_operations(
     entry: Shared,
@@ -70,6 +75,7 @@ async def list_operations(
     summary="Everything the ledger knows of an operation",
     response_model=OperationRecordsView,
     responses=documented(404, 503),
+    openapi_extra=needs(Scope.READ),
 )
 async def show(
     operation_id: str,
@@ -105,7 +111,7 @@ _PRESS: dict[str, Any] = {
     summary="Record an operator's decision about a held operation",
     status_code=201,
     response_model=DecisionView,
-    openapi_extra=_PRESS,
+    openapi_extra=needs(Scope.DECIDE, **_PRESS),
     responses={
         200: {
             "description": "This press made its decision before (`Idempotent-Replayed: true`).",
@@ -116,19 +122,58 @@ _PRESS: dict[str, Any] = {
     },
 )
 async def decide(
-    operation_id: str, body: DecisionBody, request: Request, response: Response, entry: Shared
+    operation_id: str, body: DecisionBody, request: Request, response: Response, entry: Shared, who: Who
 ) -> DecisionView:
     """The decision is in the ledger when this answers; it is consumed after one more reading of the destination.
 
     Refused (409, `code`): `not_held`, `stale` (epoch or version changed: read it again), `too_early` (see
     `may_commit_until`), `object_id_missing`, `decided` (by `decided_by`). A refusal is on record too.
     """
+    who.speaks_as(body.name)
+    waits = body.action in entry.settings.second_person
+    if waits:
+        who.is_somebody(f"{body.action} needs a second person here, and two names of one token may be one person")
     operation = await _the_one(entry, operation_id, body)
-    decision = await decisions.record(entry.ledger, operation.key, body, press=press_of(request))
+    press = press_of(request)
+    decision = await decisions.record(entry.ledger, operation.key, body, press=press, second_person=waits)
     if decision.again:
         response.status_code = 200
         response.headers["Idempotent-Replayed"] = "true"
-    told = await entry.nudge(operation.task_id)
+    return await _told(entry, operation, decision)
+
+
+@router.post(
+    "/operations/{operation_id}/decisions/{decision_id}/second",
+    summary="Confirm or decline somebody else's decision that waits for it",
+    response_model=DecisionView,
+    openapi_extra=needs(Scope.DECIDE),
+    responses=documented(404, 409, 422, 503),
+)
+async def second(
+    operation_id: str,
+    decision_id: Annotated[int, Path(ge=1, le=2**63 - 1)],
+    body: SecondBody,
+    entry: Shared,
+    who: Who,
+) -> DecisionView:
+    """From now on it takes effect as any decision does, or it has ended. The same word again changes nothing.
+
+    Refused (409, `code`): `unknown_decision`, `no_second_needed`, `same_person`, `decided` (by `decided_by`), `stale`.
+    """
+    who.speaks_as(body.name)
+    who.is_somebody("A second person's word is asked for")
+    operation = await _the_one(entry, operation_id, body)
+    decision = await seconding.second(
+        entry.ledger, operation.key, decision_id, agrees=body.agrees, name=body.name, why=body.why
+    )
+    return await _told(entry, operation, decision)
+
+
+async def _told(entry: Entry, operation: Operation, decision: Decision) -> DecisionView:
+    """The row first, the workflow second; and not before the row may take effect."""
+    told = False if decision.waits else await entry.nudge(operation.task_id)
+    operation_id, number = operation.operation_id, str(decision.decision_id)
+    confirm = cli("second", operation_id, "--decision", number, "--confirm", "--name", "SOMEBODY_ELSE", "--why", "WHY")
     return DecisionView(
         decision_id=decision.decision_id,
         operation_id=operation_id,
@@ -136,12 +181,13 @@ async def decide(
         name=decision.name,
         expires_at=decision.expires_at,
         residual_risk=decision.residual_risk,
+        waits_for_second_person=decision.waits,
         workflow_told=told,
-        what_to_do=[cli("show", operation_id)],
+        what_to_do=[*([confirm] if decision.waits else []), cli("show", operation_id)],
     )
 
 
-async def _the_one(entry: Entry, operation_id: str, body: DecisionBody) -> Operation:
+async def _the_one(entry: Entry, operation_id: str, body: DecisionBody | SecondBody) -> Operation:
     found = await watch.find_operation(entry.ledger, operation_id)
     if not found:
         raise _no_operation(operation_id)
@@ -162,7 +208,13 @@ async def _the_one(entry: Entry, operation_id: str, body: DecisionBody) -> Opera
     return fitting[0]
 
 
-@router.get("/pages", summary="List pages, newest first", response_model=list[PageView], responses=listed(422, 503))
+@router.get(
+    "/pages",
+    summary="List pages, newest first",
+    response_model=list[PageView],
+    responses=listed(422, 503),
+    openapi_extra=needs(Scope.READ),
+)
 async def pages(
     entry: Shared,
     request: Request,
@@ -182,9 +234,11 @@ async def pages(
     summary="Say that somebody has seen a page",
     response_model=AcknowledgedView,
     responses=documented(404, 422, 503),
+    openapi_extra=needs(Scope.DECIDE),
 )
-async def acknowledge(page_id: int, body: AcknowledgeBody, entry: Shared) -> AcknowledgedView:
+async def acknowledge(page_id: int, body: AcknowledgeBody, entry: Shared, who: Who) -> AcknowledgedView:
     """Repetitions stop. The incident stays open until evidence or a decision closes it. The first one stands."""
+    who.speaks_as(body.name)
     seen = await watch.acknowledge_page(entry.ledger, page_id, body.name)
     if seen is None:
         raise problem(404, "unknown-page", "There is no such page", f"Page {page_id} is not in this ledger.")

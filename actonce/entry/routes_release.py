@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 
+from actonce.contracts.people import Scope
+from actonce.entry.access import Who, guarded_router, needs
 from actonce.entry.door import known_type
 from actonce.entry.problems import documented
 from actonce.entry.state import Entry, entry_of
@@ -13,11 +15,17 @@ from actonce.entry.views import ReleaseBody, ReleaseView
 from actonce.ledger import release
 from actonce.ledger.release import Control
 
-router = APIRouter(prefix="/v1/release", tags=["release"])
+router = guarded_router("/v1/release", "release")
 Shared = Annotated[Entry, Depends(entry_of)]
 
 
-@router.get("", summary="The release of every task type", response_model=list[ReleaseView], responses=documented(503))
+@router.get(
+    "",
+    summary="The release of every task type",
+    response_model=list[ReleaseView],
+    responses=documented(503),
+    openapi_extra=needs(Scope.READ),
+)
 async def controls(entry: Shared) -> list[ReleaseView]:
     """What waits, since when, and what keeps it."""
     known = sorted(entry.settings.task_types)
@@ -29,9 +37,11 @@ async def controls(entry: Shared) -> list[ReleaseView]:
     summary="Pause or resume it, set its rate or its window",
     response_model=ReleaseView,
     responses=documented(404, 409, 422, 503),
+    openapi_extra=needs(Scope.RELEASE),
 )
-async def change(task_type: str, body: ReleaseBody, entry: Shared) -> ReleaseView:
+async def change(task_type: str, body: ReleaseBody, entry: Shared, who: Who) -> ReleaseView:
     """Recorded with who and why before it has an effect. The same change again is answered with how it stands."""
+    who.speaks_as(body.name)
     known_type(task_type, entry.settings.task_types)
     changed = await release.change(
         entry.ledger,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from actonce.contracts.errors import LedgerError, LedgerUnavailable
+from actonce.contracts.people import Scope
+from actonce.entry.access import Who, guarded_router, needs
 from actonce.entry.door import deadline_of, json_object, known_type, task_key, tenant_of
 from actonce.entry.lists import Cursor, Limit, link_next, listed
 from actonce.entry.problems import documented, problem
@@ -19,7 +21,7 @@ from actonce.ledger import listing, records, release, tasks
 from actonce.ledger.tasks import Task, TaskState
 from actonce.ledger.words import FINAL_STATES
 
-router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
+router = guarded_router("/v1/tasks", "tasks")
 Shared = Annotated[Entry, Depends(entry_of)]
 
 _START: dict[str, Any] = {
@@ -59,7 +61,7 @@ _START: dict[str, Any] = {
     summary="Start a task, or find the one with this key",
     status_code=202,
     response_model=TaskView,
-    openapi_extra=_START,
+    openapi_extra=needs(Scope.START, **_START),
     responses={
         200: {
             "description": "It has an outcome; this is the stored one (`Idempotent-Replayed: true`).",
@@ -115,7 +117,13 @@ async def _view(entry: Entry, record: records.TaskRecord, *, ask_temporal: bool)
     return task_view(record, run, working, trouble, behind, (entry.settings.temporal_ui_url, entry.namespace))
 
 
-@router.get("", summary="List tasks, newest first", response_model=list[TaskSummary], responses=listed(422, 503))
+@router.get(
+    "",
+    summary="List tasks, newest first",
+    response_model=list[TaskSummary],
+    responses=listed(422, 503),
+    openapi_extra=needs(Scope.READ),
+)
 async def list_tasks(
     entry: Shared,
     request: Request,
@@ -139,6 +147,7 @@ async def list_tasks(
     summary="The truth about one task",
     response_model=TaskView,
     responses=documented(404, 503),
+    openapi_extra=needs(Scope.READ),
 )
 async def show(task_id: str, entry: Shared) -> TaskView:
     """State, why, since when, what to do, and the evidence. The id is `tenant/task_type/task_key`."""
@@ -154,9 +163,14 @@ async def show(task_id: str, entry: Shared) -> TaskView:
     status_code=202,
     response_model=CancelView,
     responses=documented(404, 422, 503),
+    openapi_extra=needs(Scope.START, Scope.DECIDE),
 )
-async def cancel(task_id: str, response: Response, entry: Shared, body: CancelBody | None = None) -> CancelView:
+async def cancel(
+    task_id: str, response: Response, entry: Shared, who: Who, body: CancelBody | None = None
+) -> CancelView:
     """Unused permits are void when this answers. What may have been sent is reconciled before the task ends."""
+    if body is not None:
+        who.speaks_as(body.name)
     before = await tasks.get(entry.ledger, task_id)
     if before is None:
         raise _no_task(task_id)
@@ -180,9 +194,11 @@ async def cancel(task_id: str, response: Response, entry: Shared, body: CancelBo
     summary="Give a task another deadline",
     response_model=TaskView,
     responses=documented(404, 409, 422, 503),
+    openapi_extra=needs(Scope.DECIDE),
 )
-async def deadline(task_id: str, body: DeadlineBody, entry: Shared) -> TaskView:
+async def deadline(task_id: str, body: DeadlineBody, entry: Shared, who: Who) -> TaskView:
     """Recorded with who and why. An operation that is held for its deadline is resumed by a decision afterwards."""
+    who.speaks_as(body.name)
     changed = await release.set_deadline(
         entry.ledger, task_id, name=body.name, why=body.why, deadline=body.deadline, expected=body.expected_deadline
     )

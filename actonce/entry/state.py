@@ -9,6 +9,7 @@ from typing import Any, cast
 from starlette.requests import Request
 
 from actonce.contracts.errors import LedgerUnavailable
+from actonce.entry.access import Access
 from actonce.entry.settings import EntrySettings
 from actonce.entry.starter import Starter
 from actonce.entry.views import Dependencies, Dependency
@@ -26,6 +27,7 @@ class Entry:
     settings: EntrySettings
     ledger: Ledger
     starter: Starter
+    access: Access
     namespace: str = "default"
     known: list[dict[str, Any]] = field(default_factory=list)  # the last readings of dependencies we could get
 

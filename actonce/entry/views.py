@@ -189,8 +189,20 @@ class DecisionView(BaseModel):
     name: str
     expires_at: datetime
     residual_risk: str | None
+    waits_for_second_person: bool = Field(description="it has no effect before somebody else has confirmed it")
     workflow_told: bool = Field(description="false: the ledger watcher tells it later; the decision stands")
     what_to_do: list[str]
+
+
+class SecondBody(BaseModel):
+    """A second person's word. Tenant, destination and action are needed when the id is not unique."""
+
+    agrees: bool = Field(description="false: the decision ends without effect")
+    name: str = Field(min_length=1)
+    why: str = Field(min_length=1)
+    tenant: str | None = None
+    destination: str | None = None
+    operation_action: str | None = None
 
 
 class CancelView(BaseModel):

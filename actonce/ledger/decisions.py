@@ -1,7 +1,8 @@
 """An operator's decision: a durable row first, a fresh reading second, its effect third (SPEC §2.6, rule R9).
 
 `record` refuses what is too early or stale and says why; `consume` applies it, compare-and-set, after the caller has
-reconciled once more in the same action. A refusal is recorded as the click that it was.
+reconciled once more in the same action. A refusal is recorded as the click that it was. A decision that needs a second
+person waits for them first (`actonce.ledger.seconding`); nobody sees it as `pending` before.
 """
 
 from __future__ import annotations
@@ -53,16 +54,28 @@ class Decision:
     expires_at: datetime
     residual_risk: str | None
     again: bool = False  # as told by `record`: the same press had made it before
+    waits: bool = False  # for a second person
 
     @staticmethod
     def of(row: dict[str, Any], *, again: bool = False) -> Decision:
         key = OperationKey(row["tenant"], row["destination"], row["action"], row["operation_id"])
         names = ("decision_id", "decision", "name", "object_id", "expected_epoch", "expected_version", "expires_at")
-        return Decision(key=key, residual_risk=row["residual_risk"], again=again, **{n: row[n] for n in names})
+        waits = row["second_person"] and not row["second_agrees"]
+        values = {n: row[n] for n in names}
+        return Decision(key=key, residual_risk=row["residual_risk"], again=again, waits=waits, **values)
 
 
-async def record(ledger: Ledger, key: OperationKey, request: DecisionRequest, *, press: str | None = None) -> Decision:
+async def record(
+    ledger: Ledger,
+    key: OperationKey,
+    request: DecisionRequest,
+    *,
+    press: str | None = None,
+    second_person: bool = False,
+) -> Decision:
     """Write the decision. The same `press` again is the decision that it made before.
+
+    `second_person`: it waits until somebody else agrees.
 
     Raises DecisionRefused with a code: unknown_operation, not_held, stale, too_early, object_id_missing, decided,
     not_permitted (by the reason code), condition_not_met (a resume before its condition holds), press_reused (for
@@ -82,7 +95,7 @@ async def record(ledger: Ledger, key: OperationKey, request: DecisionRequest, *,
             stamp = {"expected_epoch": request.expected_epoch, "expected_version": request.expected_version}
             await audit(connection, "decision.refused", operation, body | stamp)
         else:
-            return await _insert(connection, key, request, risk, press)
+            return await _insert(connection, key, request, risk, press, second_person)
     raise refusal  # after the commit: the click stays on record
 
 
@@ -123,15 +136,20 @@ async def _check_undecided(connection: Connection, key: OperationKey, request: D
 
 
 async def _insert(
-    connection: Connection, key: OperationKey, request: DecisionRequest, risk: str | None, press: str | None
+    connection: Connection,
+    key: OperationKey,
+    request: DecisionRequest,
+    risk: str | None,
+    press: str | None,
+    second_person: bool,
 ) -> Decision:
     row = await one(
         connection,
         "INSERT INTO actonce.decision (tenant, destination, action, operation_id, decision, name, reason,"
-        " evidence, object_id, expected_epoch, expected_version, expires_at, residual_risk, press) VALUES"
-        " (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(decision)s, %(name)s, %(reason)s,"
+        " evidence, object_id, expected_epoch, expected_version, expires_at, residual_risk, press, second_person)"
+        " VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s, %(decision)s, %(name)s, %(reason)s,"
         " %(evidence)s, %(object_id)s, %(epoch)s, %(version)s,"
-        " clock_timestamp() + make_interval(secs => %(expires)s), %(risk)s, %(press)s) RETURNING *",
+        " clock_timestamp() + make_interval(secs => %(expires)s), %(risk)s, %(press)s, %(second_person)s) RETURNING *",
         {
             **identity_params(key),
             "decision": request.action,
@@ -144,6 +162,7 @@ async def _insert(
             "expires": request.expires_in_s,
             "risk": risk,
             "press": press,
+            "second_person": second_person,
         },
     )
     assert row is not None
@@ -204,7 +223,7 @@ async def _too_early(connection: Connection, operation: Operation, request: Deci
 
 
 async def pending(ledger: Ledger, key: OperationKey) -> Decision | None:
-    """The unconsumed decision of an operation, oldest first; expired ones are closed on the way."""
+    """The unconsumed decision that may take effect, oldest first; expired ones are closed on the way."""
     async with ledger.transaction() as connection:
         await connection.execute(
             f"UPDATE actonce.decision SET result = 'expired', consumed_at = clock_timestamp() WHERE {WHERE_KEY}"
@@ -213,7 +232,8 @@ async def pending(ledger: Ledger, key: OperationKey) -> Decision | None:
         )
         row = await one(
             connection,
-            f"SELECT * FROM actonce.decision WHERE {WHERE_KEY} AND consumed_at IS NULL ORDER BY decision_id LIMIT 1",
+            f"SELECT * FROM actonce.decision WHERE {WHERE_KEY} AND consumed_at IS NULL"
+            " AND (NOT second_person OR second_agrees) ORDER BY decision_id LIMIT 1",
             identity_params(key),
         )
         return None if row is None else Decision.of(row)
@@ -223,20 +243,22 @@ async def consume(ledger: Ledger, decision: Decision, fresh: Verdict) -> tuple[O
     """Apply a decision after a fresh reading. Returns the operation and how it ended.
 
     Ends: applied; superseded_by_evidence (the reading shows something under our key and the decision says otherwise);
-    stale; expired.
+    stale; expired. A decision that waits for a second person ends in none of them, and stays.
     """
     async with ledger.transaction() as connection:
         operation = await lock_operation(connection, decision.key)
         assert operation is not None, "operations are never deleted"
         taken = await one(
             connection,
-            "SELECT result, expires_at < clock_timestamp() AS expired FROM actonce.decision"
-            " WHERE decision_id = %s FOR UPDATE",
+            "SELECT result, second_person AND second_agrees IS NOT TRUE AS waits,"
+            " expires_at < clock_timestamp() AS expired FROM actonce.decision WHERE decision_id = %s FOR UPDATE",
             (decision.decision_id,),
         )
         assert taken is not None
         if taken["result"] is not None:
             return operation, taken["result"]
+        if taken["waits"]:
+            return operation, "waits_for_second_person"
         result = _result(operation, decision, fresh, expired=taken["expired"])
         if result == "applied":
             operation = await _apply(connection, operation, decision, fresh)

@@ -165,7 +165,10 @@ async def _whole(connection: Connection, operation: Operation) -> OperationRecor
         d for d in parts["decisions"] if (d["expected_epoch"], d["expected_version"]) == stamp and not d["result"]
     ]
     if waiting:
-        why = f"{waiting[0]['decision']} by {waiting[0]['name']} is recorded and takes effect after one more reading"
+        first = waiting[0]
+        waits = first["second_person"] and not first["second_agrees"]
+        when = "when somebody else has confirmed it" if waits else "after one more reading"
+        why = f"{first['decision']} by {first['name']} is recorded and takes effect {when}"
         allowed = [Allowed(action, False, why, "decided") for action in actions]
     else:  # ask the very check that a decision has to pass
         allowed = [await _would(connection, operation.key, operation, action) for action in actions]

@@ -53,7 +53,8 @@ async def undecided(ledger: Ledger, idle_s: float, limit: int = 200) -> list[Ope
         "SELECT o.* FROM actonce.operation o WHERE EXISTS (SELECT 1 FROM actonce.decision d"
         " WHERE d.tenant = o.tenant AND d.destination = o.destination AND d.action = o.action"
         " AND d.operation_id = o.operation_id AND d.consumed_at IS NULL"
-        " AND d.created_at < clock_timestamp() - make_interval(secs => %s)) LIMIT %s",
+        " AND (NOT d.second_person OR d.second_agrees OR d.expires_at < clock_timestamp())"
+        " AND coalesce(d.second_at, d.created_at) < clock_timestamp() - make_interval(secs => %s)) LIMIT %s",
         (idle_s, limit),
     )
 

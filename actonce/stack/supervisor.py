@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -33,6 +34,7 @@ from actonce.stack.toxiproxy import Toxiproxy
 SERVERS = ("postgres", "temporal", "toxiproxy")
 ALL_PARTS = frozenset((*SERVERS, "project"))
 ORPHAN_GRACE_S = 15.0
+ENTRY, CONSOLE = "actonce.entry", "actonce.console"  # modules, as programs name them
 
 Say = Callable[[str], None]
 
@@ -72,6 +74,7 @@ class Stack:
         self._programs = programs
         self._parts: dict[str, Part] = {}
         self._told: dict[str, str] = {}
+        self._console_token: str | None = None
         _make_private(self.folder)
         self._lock = FolderLock(self.folder)
         self._state: StateFile | None = None
@@ -180,6 +183,8 @@ class Stack:
 
     async def _start_programs(self) -> None:
         specs = self._programs if self._programs is not None else programs_of(self.project)
+        if any(ENTRY in spec.command for spec in specs):
+            await self._provision()
         for spec in (spec for spec in specs if spec.first):
             for name in spec.instances():
                 await self._start_program(name, spec)
@@ -191,6 +196,23 @@ class Stack:
         except* StackError as failures:
             raise StackError("\n".join(str(error) for error in failures.exceptions)) from failures
 
+    async def _provision(self) -> None:
+        """Tokens and a first person, as files of the folder: in a process of its own, for the stack knows no ledger."""
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "actonce.cli_people", "provision", str(self.folder)),
+            env=self.env(),
+            cwd=self.project,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        said, why = await child.communicate()
+        if child.returncode != 0:
+            raise StackError(f"Nobody could be let in: {why.decode(errors='replace').strip()[-1000:]}")
+        made = json.loads(said)["made"]
+        if made:
+            self._say(f"made {', '.join(made)} in {self.folder}")
+        self._console_token = (self.folder / "console.token").read_text().strip()
+
     async def _start_program(self, name: str, spec: ProgramSpec) -> None:
         part = Program(
             name,
@@ -198,7 +220,7 @@ class Stack:
             self.state,
             arguments=spec.command,
             project=self.project,
-            environment=self.env,
+            environment=partial(self._env_of, spec),
             die_with_us=_can_die_with_us(),
         )
         self._say(f"starting {name} …")
@@ -324,6 +346,11 @@ class Stack:
         return {
             k: v for k, v in self._settings.environment.items() if not (ours and k.startswith("TEMPORAL_"))
         } | settings
+
+    def _env_of(self, spec: ProgramSpec) -> dict[str, str]:
+        """With the token that speaks for people, where the program is the console and no other."""
+        ours = self._console_token is not None and CONSOLE in spec.command
+        return self.env() | ({"ACTONCE_CONSOLE_TOKEN": str(self._console_token)} if ours else {})
 
     def _write_settings(self) -> None:
         file = self.folder / SETTINGS_FILE

@@ -270,7 +270,7 @@ class Drill(Site):
     async def start(self, task: DrilledTask) -> None:
         """Start it through the entry service, as anyone would. Raises Invalid when it is not accepted."""
         async with httpx.AsyncClient(base_url=self.entry_url, timeout=ENTRY_S, trust_env=False) as http:
-            headers = {"Idempotency-Key": task.key, "Actonce-Tenant": TENANT}
+            headers = {"Idempotency-Key": task.key, "Actonce-Tenant": TENANT, **self.parts.shown}
             answer = await http.post(f"/v1/tasks/{task.task_type}", json=task.payload, headers=headers)
         if answer.status_code not in (200, 202):
             raise Invalid(f"{task.task_id} was not accepted: {answer.status_code} {answer.text[:300]}")

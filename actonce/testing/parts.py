@@ -44,14 +44,23 @@ PRELOADED = (
     "actonce.effects.watcher",
     "actonce.effects.activities",
 )
-_MIGRATE = """
-import os
+# What every copy begins with: the tables, an empty memory, and a token that is good at every entry on a copy.
+_MAKE = """
+import asyncio, os
+from actonce.contracts.people import Scope
 from actonce.ledger.migrate import migrate
+from actonce.ledger.store import Ledger
+from actonce.ledger.tokens import create_token
 from actonce.memory import HashingEmbedder
 from actonce.memory.setting_up import set_up
 
+async def token(dsn):
+    async with Ledger(dsn, pool_max=1) as ledger:
+        return (await create_token(ledger, "drills", set(Scope) - {Scope.ACT_FOR}, by="drills"))[1]
+
 dsn = os.environ["ACTONCE_LEDGER_DSN"]
-print(migrate(dsn), set_up(dsn, HashingEmbedder()))
+migrate(dsn), set_up(dsn, HashingEmbedder())
+print(asyncio.run(token(dsn)))
 """
 
 
@@ -63,6 +72,7 @@ class Parts:
     temporal: Client
     zygote: Zygote
     template: str  # name of the migrated, empty ledger database, with an empty memory in it
+    token: str  # good at the entry of every ledger made from it
     env: dict[str, str]  # of every process
     project: Path
     folder: Path
@@ -83,6 +93,11 @@ class Parts:
         """Of a database, straight to the server."""
         return urlunsplit(urlsplit(self.stack.ledger_dsn)._replace(path=f"/{database}"))
 
+    @property
+    def shown(self) -> dict[str, str]:
+        """The headers of a request to an entry."""
+        return {"Authorization": f"Bearer {self.token}"}
+
     async def make_ledger(self, database: str) -> str:
         """One more empty, migrated ledger; returns its DSN."""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
@@ -98,9 +113,9 @@ async def open_parts(
     """On running servers (PostgreSQL, Temporal), for the programs of the project in `project`. Logs go to `folder`."""
     env = base_environment(stack, project)
     async with await Zygote.start(preloaded, log=folder / "logs" / "zygote.log", cwd=project, env=env) as zygote:
-        template = await _template_ledger(stack, env, project)
+        template, token = await _template_ledger(stack, env, project)
         client = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
-        yield Parts(stack, client, zygote, template, env, project, folder)
+        yield Parts(stack, client, zygote, template, token, env, project, folder)
 
 
 def base_environment(stack: Stack, project: Path) -> dict[str, str]:
@@ -111,13 +126,13 @@ def base_environment(stack: Stack, project: Path) -> dict[str, str]:
     return {**mine, **shared, "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
 
 
-async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> str:
+async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> tuple[str, str]:
     name = f"ledger_template_{secrets.token_hex(4)}"
     async with await psycopg.AsyncConnection.connect(stack.ledger_dsn, autocommit=True) as link:
         await link.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     dsn = urlsplit(stack.ledger_dsn)._replace(path=f"/{name}").geturl()
     migration = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _MIGRATE),
+        *(sys.executable, "-c", _MAKE),
         env={**env, "ACTONCE_LEDGER_DSN": dsn},
         cwd=project,
         stdout=asyncio.subprocess.PIPE,
@@ -126,7 +141,7 @@ async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> 
     said, _ = await migration.communicate()
     if migration.returncode != 0:
         raise RuntimeError(f"the ledger could not be migrated:\n{said.decode(errors='replace')[-2000:]}")
-    return name
+    return name, said.decode().splitlines()[-1]
 
 
 def address(url: str) -> tuple[str, int]:

@@ -43,6 +43,11 @@ class Site:
         self.processes: list[Process] = []
         self.ledger = LedgerReader(parts.dsn(self.database))
 
+    @property
+    def token(self) -> str:
+        """Good at the entry of its ledger."""
+        return self.parts.token
+
     async def make_ground(self) -> None:
         """Its ledger, and the proxies in front of it and of Temporal."""
         self.folder.mkdir(parents=True)

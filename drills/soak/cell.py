@@ -59,9 +59,16 @@ class SoakCell(Cell):
     async def make_ground(self) -> None:
         if self.life == 1:
             await super().make_ground()
+            if self.state is not None:
+                self.state.entry_token = self.parts.token
             return
         self.folder.mkdir(parents=True)
         await self.make_fronts()
+
+    @property
+    def token(self) -> str:
+        kept = self.state.entry_token if self.state is not None else None
+        return kept or super().token
 
     async def _make_memory(self) -> str:
         if self.state is None:

@@ -192,7 +192,7 @@ async def submit(cell: SoakCell, tasks: Iterable[Wanted]) -> list[str]:
     Raises Invalid when one is not accepted within 40 tries.
     """
     accepted = []
-    async with httpx.AsyncClient(base_url=doors.entry_url(cell), timeout=SUBMIT_S, trust_env=False) as http:
+    async with doors.http(cell, SUBMIT_S) as http:
         for task in tasks:
             headers = {"Idempotency-Key": task.key, "Actonce-Tenant": TENANT}
             for _ in range(40):

@@ -20,7 +20,7 @@ KEY_HOLDER = "owner of the credential"
 
 
 def _entry(cell: SoakCell) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=doors.entry_url(cell), timeout=SUBMIT_S, trust_env=False)
+    return doors.http(cell, SUBMIT_S)
 
 
 async def approve_all(cell: SoakCell) -> None:

@@ -27,6 +27,7 @@ class SoakState(BaseModel):
     kinds: tuple[str, ...]  # of faults: those that are possible here
     log_disk: Path | None = None  # the file system that the audit log lies on
     memory_dsn: str | None = None
+    entry_token: str | None = None  # of its ledger, which is as old as its first process
     played_s: float = 0.0
     lives: int = 0  # how many processes have played it
 

@@ -25,6 +25,7 @@ from actonce.ledger import pages
 from actonce.ledger.migrate import migrate
 from actonce.ledger.permits import Intent, Owner, Permit, take_permit
 from actonce.ledger.store import Ledger, Operation, lock_operation, many
+from tests.integration.entry_token import SHOWN, let_in
 
 DEFAULT = Timing()
 QUICK = Timing(
@@ -95,6 +96,7 @@ class Bench:
 async def bench(dsn: str, address: str | None, **settings: Any) -> AsyncIterator[Bench]:
     """Run the entry on the ledger at `dsn`. `address` None: a port where nobody is, so Temporal is away."""
     migrate(dsn)
+    let_in(dsn)
     queue = f"entry-{secrets.token_hex(4)}"
     known = EntrySettings(**{"ledger_dsn": dsn, "task_queue": queue, "start_again_s": 0.05, **settings})
 
@@ -106,7 +108,7 @@ async def bench(dsn: str, address: str | None, **settings: Any) -> AsyncIterator
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://entry") as http,
+        httpx.AsyncClient(transport=transport, base_url="http://entry", headers=SHOWN) as http,
     ):
         entry = app.state.entry
         client = None

@@ -24,6 +24,7 @@ from actonce.ledger.store import Ledger
 from actonce.paging import Pager, PagingSettings
 from actonce.stack import Stack
 from tests.integration.entry_bench import Bench, bench, contract
+from tests.integration.entry_token import TOKEN, let_in
 from tests.integration.test_entry_process import entry
 
 ROOT = Path(__file__).parents[2]
@@ -42,9 +43,10 @@ class Said:
 
 
 async def client(*words: str, cwd: Path = ROOT, **env: str) -> Said:
-    """Type what pages tell, in a process of its own, with nothing of ours in its environment but `env`."""
+    """Type what pages tell, in a process of its own, with nothing of ours in its environment but a token and `env`."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("ACTONCE_", "TEMPORAL_"))}
-    here = {"PYTHONPATH": str(ROOT)}  # this tree's package is the installed one, also for whoever stands elsewhere
+    # This tree's package is the installed one, also for whoever stands elsewhere.
+    here = {"PYTHONPATH": str(ROOT), "ACTONCE_ENTRY_TOKEN": TOKEN}
     command = [sys.executable, *shlex.split(CLIENT)[1:], *words]
     process = await create_subprocess_exec(*command, env={**clean, **here, **env}, cwd=cwd, stdout=PIPE, stderr=PIPE)
     out, err = await process.communicate()
@@ -159,6 +161,7 @@ async def _set_natural_key(ledger: Ledger, operation_id: str) -> None:
 
 async def test_client_behind_a_proxy_setting_still_reaches_its_own_machine(fresh_dsn: str) -> None:
     async with entry(fresh_dsn) as (_, ready):
+        let_in(fresh_dsn)
         said = await client(
             "list", "--entry", ready["url"], HTTP_PROXY="http://127.0.0.1:1", http_proxy="http://127.0.0.1:1"
         )

@@ -36,6 +36,7 @@ from actonce.entry.settings import EntrySettings
 from actonce.ledger import approvals
 from actonce.stack import Stack
 from tests.integration.entry_bench import bench, contract
+from tests.integration.entry_token import SHOWN
 
 ROOT = Path(__file__).parents[2]
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance]
@@ -72,6 +73,7 @@ async def _put_something_there(dsn: str) -> dict[str, Any]:
         "task_id": TASK,
         "task_type": "single",
         "page_id": 1,
+        "decision_id": 1,
         "operation_id": operation.operation_id,
         "expected_epoch": operation.epoch,
         "expected_version": operation.version,
@@ -116,7 +118,9 @@ def test_whatever_is_asked_is_answered_as_described_and_never_with_a_server_erro
         case.path_parameters = {name: entry.there.get(name, value) for name, value in case.path_parameters.items()}
         if isinstance(case.body, dict):
             case.body = {name: entry.there.get(name, value) for name, value in case.body.items()}
-    case.call_and_validate(base_url=entry.url, checks=CHECKS)
+    case.call_and_validate(base_url=entry.url, checks=CHECKS, headers=SHOWN)
+    if case.method != "GET":
+        assert case.call(base_url=entry.url).status_code in (401, 404, 405), "a write without a token"
 
 
 def test_no_refusal_was_logged_as_an_error(entry: Running) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.integration.entry_token import SHOWN, let_in
+
 
 @asynccontextmanager
 async def entry(dsn: str, **env: str) -> Any:
@@ -46,7 +48,8 @@ async def test_it_says_when_and_where_it_listens_and_ends_on_sigterm(fresh_dsn: 
     async with entry(fresh_dsn, ACTONCE_ENTRY_PORT="0", ACTONCE_RUN_ID="r1") as (process, ready):
         assert ready["event"] == "ready" and ready["pid"] == process.pid
         assert ready["url"].startswith("http://127.0.0.1:")
-        async with httpx.AsyncClient(base_url=ready["url"]) as http:
+        let_in(fresh_dsn)
+        async with httpx.AsyncClient(base_url=ready["url"], headers=SHOWN) as http:
             assert (await http.get("/health")).json()["run_id"] == "r1"
             started = await http.post("/v1/tasks/refund", json={"n": 1}, headers={"Idempotency-Key": "k"}, timeout=20)
             assert (started.status_code, started.json()["state"]) == (202, "queued")

@@ -26,15 +26,15 @@ DOCKERFILE = Path("Dockerfile").read_text()
 FILE: dict[str, Any] = yaml.safe_load(COMPOSE)
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == "actonce:local"}
-ONE_SHOT = {"temporal-attributes"}
+ONE_SHOT = {"access", "temporal-attributes"}
 
 
 def test_all_parts_are_there() -> None:
     assert set(SERVICES) == {
         *("ledger", "temporal-db", "temporal", "temporal-attributes", "temporal-ui", "toxiproxy"),
-        *("pages", "world", "entry", "worker-1", "worker-2", "watch"),
+        *("pages", "world", "access", "entry", "worker-1", "worker-2", "watch"),
     }
-    assert set(OURS) == {"pages", "world", "entry", "worker-1", "worker-2", "watch"}
+    assert set(OURS) == {"pages", "world", "access", "entry", "worker-1", "worker-2", "watch"}
     assert "NOT run with an engine" in COMPOSE
 
 
@@ -97,6 +97,7 @@ def test_every_setting_is_one_that_a_program_reads(name: str) -> None:
         for settings in (WorkerSettings, PagingSettings, EntrySettings, StackSettings)
         for field in settings.model_fields
     }
+    known |= {"ACTONCE_ENTRY_TOKEN_FILE"}  # of the client
     given = set(OURS[name]["environment"])
     assert {key for key in given if key.startswith("ACTONCE_")} <= known
     assert {key for key in given if not key.startswith("ACTONCE_")} <= {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
@@ -116,6 +117,11 @@ def test_names_in_urls_are_services() -> None:
 def test_nothing_is_published_beyond_this_host_or_on_a_default_port() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert published and all(re.fullmatch(r"127\.0\.0\.1::\d+", port) for port in published)
+
+
+def test_tokens_are_where_only_those_that_need_them_can_read_them() -> None:
+    private = {name for name, service in SERVICES.items() if "access:/access" in service.get("volumes", [])}
+    assert private == {"access", "entry"}
 
 
 def test_no_password_is_written_down() -> None:

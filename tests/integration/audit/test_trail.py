@@ -55,7 +55,6 @@ async def test_every_required_kind_is_written_and_the_whole_trail_verifies(ledge
     await work(ledger)
     written = await kinds(ledger)
     wanted = {r.kind for r in REQUIRED if r.trigger} - {"task.<state>", "ledger.epoch", "page.changed", "hold.reason"}
-    wanted -= {"decision.second_person"}
     assert wanted <= written
     assert {"task.running", "task.held", "task.complete", "task.cancelled", "operation.permit"} <= written
     sealed = await seal_all(ledger)

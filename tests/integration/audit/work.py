@@ -20,6 +20,7 @@ from actonce.ledger import (
     pages,
     people,
     permits,
+    seconding,
     sessions,
     tasks,
     tokens,
@@ -81,7 +82,10 @@ async def work(ledger: Ledger) -> None:
         expected_epoch=stopped.epoch,
         expected_version=stopped.version,
     )
-    decision = await decisions.record(ledger, stopped.key, request)
+    waiting = await decisions.record(ledger, stopped.key, request, second_person=True)
+    decision = await seconding.second(
+        ledger, stopped.key, waiting.decision_id, agrees=True, name="ann", why="the ticket says so"
+    )
     unclear = Verdict(outcome=Outcome.AMBIGUOUS, reason=Reason.NOT_VISIBLE, words="nothing seen")
     _, result = await decisions.consume(ledger, decision, unclear)
     assert result == "applied"

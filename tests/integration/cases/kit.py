@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import psycopg
 import pytest
 from psycopg import sql
@@ -324,6 +325,10 @@ class Bench:
         """Start the entry service; return its URL."""
         process = await self.start("-m actonce.entry", role="entry", ACTONCE_ENTRY_PORT="0", **env)
         return str(process.ready["url"])
+
+    def caller(self, url: str) -> httpx.AsyncClient:
+        """Whoever asks an entry of this bench, with a token."""
+        return httpx.AsyncClient(base_url=url, headers=self.lab.parts.shown, timeout=30, trust_env=False)
 
     # tasks -------------------------------------------------------------------------------------------------------
 

@@ -112,7 +112,7 @@ async def test_expired_while_waiting_is_held_renewed_by_people_and_resumed(lab: 
         await bench.worker()
         await bench.watch()
         entry = await bench.entry()
-        async with httpx.AsyncClient(base_url=entry) as http:
+        async with bench.caller(entry) as http:
             task = bench.task()
             started = await http.post("/v1/tasks/single", json=task.payload, headers={"Idempotency-Key": task.task_key})
             assert started.status_code == 202
@@ -202,7 +202,7 @@ async def test_server_worker_and_entry_restarted_during_a_wait_change_nothing_ab
         worker = await bench.worker(**address)
         entry = await bench.start("-m actonce.entry", role="entry", ACTONCE_ENTRY_PORT="0", **address)
         task = bench.task()
-        async with httpx.AsyncClient(base_url=str(entry.ready["url"]), timeout=20) as http:
+        async with bench.caller(str(entry.ready["url"])) as http:
             await http.post("/v1/tasks/single", json=task.payload, headers={"Idempotency-Key": task.task_key})
             before = await one_listed(http)
         for process in (worker, entry):
@@ -212,7 +212,7 @@ async def test_server_worker_and_entry_restarted_during_a_wait_change_nothing_ab
         await stack.part("temporal").start()
         await bench.worker(**address)
         entry = await bench.start("-m actonce.entry", role="entry", ACTONCE_ENTRY_PORT="0", **address)
-        async with httpx.AsyncClient(base_url=str(entry.ready["url"]), timeout=20) as http:
+        async with bench.caller(str(entry.ready["url"])) as http:
             after = await one_listed(http)
             assert {k: v for k, v in after.items() if k != "seconds_left"} == {
                 k: v for k, v in before.items() if k != "seconds_left"
@@ -240,7 +240,7 @@ async def test_twenty_clicks_at_once_through_the_door_have_one_winner_and_the_hi
     async with lab.bench(contracts=wanting()) as bench:
         await bench.worker()
         entry = await bench.entry()
-        async with httpx.AsyncClient(base_url=entry, timeout=30) as http:
+        async with bench.caller(entry) as http:
             task = bench.task()
             await http.post("/v1/tasks/single", json=task.payload, headers={"Idempotency-Key": task.task_key})
             approval = await one_listed(http)

@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
-from httpx import AsyncClient
 from psycopg import sql
 from temporalio import workflow
 from temporalio.client import WorkflowHandle
@@ -172,7 +171,7 @@ async def test_a_task_cancelled_while_it_waits_for_its_memory_leaves_no_open_hol
         await bench.worker(ACTONCE_MEMORY_DSN=dsn)
         url = await bench.entry()
         task = refund(bench)
-        async with AsyncClient(base_url=url, trust_env=False) as http:
+        async with bench.caller(url) as http:
             started = await http.post(
                 "/v1/tasks/refund",
                 headers={"Idempotency-Key": task.task_key, "Actonce-Tenant": "default"},

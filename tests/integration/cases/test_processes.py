@@ -294,7 +294,7 @@ async def test_task_started_again_while_running_when_done_and_when_purged(lab: L
     async with lab.bench(timing=ROOMY) as bench:
         task, latch = bench.task(), await bench.world.latch(bench.account, "committed")
         entry, _ = await asyncio.gather(bench.entry(), bench.worker())
-        async with httpx.AsyncClient(base_url=entry, trust_env=False, timeout=20) as http:
+        async with bench.caller(entry) as http:
 
             async def start() -> httpx.Response:
                 headers = {"Idempotency-Key": task.task_key}

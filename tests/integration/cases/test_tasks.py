@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
-
 from actonce.contracts.identity import derive_operation_id
 from actonce.testing.waiting import eventually
 from tests.integration.cases.kit import REFUND, Lab, operation_id_of, side_by_side
@@ -62,7 +60,7 @@ async def test_cancelled_with_a_request_in_flight_is_settled_first(lab: Lab) -> 
         task = bench.task("1", "refund", {**REFUND, "customer": "ada@customer.invalid"})
         latch = await bench.world.latch(bench.account, "committed")
         entry, _ = await asyncio.gather(bench.entry(), bench.worker())
-        async with httpx.AsyncClient(base_url=entry, trust_env=False, timeout=20) as http:
+        async with bench.caller(entry) as http:
             headers = {"Idempotency-Key": task.task_key}
             assert (await http.post("/v1/tasks/refund", json=task.payload, headers=headers)).status_code == 202
             await bench.world.wait_latch(bench.account, latch)
