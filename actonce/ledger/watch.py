@@ -65,7 +65,7 @@ async def has_waited(ledger: Ledger, decision_id: int, for_s: float) -> bool:
         row = await one(
             connection,
             "SELECT 1 FROM actonce.decision WHERE decision_id = %s"
-            " AND created_at <= clock_timestamp() - make_interval(secs => %s)",
+            " AND coalesce(second_at, created_at) <= clock_timestamp() - make_interval(secs => %s)",
             (decision_id, for_s),
         )
         return row is not None
