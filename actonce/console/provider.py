@@ -13,7 +13,9 @@ Does not: keep anything between the two calls; retry; refresh.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hmac
+import importlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -33,6 +35,17 @@ log = structlog.get_logger("actonce.console")
 TIMEOUT_S = 10.0  # of each request to the provider; a person waits
 ATTEMPT_S = 600  # how long a browser may keep an attempt: a person types a password, and a code from a telephone
 _SIGNED_BY_KEY = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+
+
+def _no_answer() -> tuple[type[Exception], ...]:
+    """What a request of Authlib's raises: it sends by httpx2 wherever that happens to be installed, else by httpx."""
+    found: list[type[Exception]] = [httpx.HTTPError]
+    with contextlib.suppress(ImportError):
+        found.append(importlib.import_module("httpx2").HTTPError)
+    return tuple(found)
+
+
+_NO_ANSWER = _no_answer()
 
 
 class ProviderRefused(Exception):
@@ -117,7 +130,7 @@ class Provider:
         try:
             await self._describe()
             found = await self._app.create_authorization_url(redirect_uri)
-        except (httpx.HTTPError, AuthlibBaseError, RuntimeError, ValueError) as error:
+        except (*_NO_ANSWER, AuthlibBaseError, RuntimeError, ValueError) as error:
             raise self._away(error) from error
         return Attempt(found["state"], found["nonce"], found["code_verifier"]), str(found["url"])
 
@@ -137,7 +150,7 @@ class Provider:
                 redirect_uri, code=query["code"], code_verifier=attempt.verifier, grant_type="authorization_code"
             )
             claims = await self._app.parse_id_token(token, attempt.nonce, claims_options=self._options())
-        except (httpx.HTTPError, AuthlibBaseError, JoseError, RuntimeError, ValueError, KeyError) as error:
+        except (*_NO_ANSWER, AuthlibBaseError, JoseError, RuntimeError, ValueError, KeyError) as error:
             raise self._away(error) from error
         if claims is None:
             raise ProviderRefused("The identity provider sent no ID token. Is `openid` among its scopes?")
@@ -170,7 +183,7 @@ class Provider:
     def _away(self, error: Exception) -> ProviderRefused:
         # The kind alone: a provider's own words may repeat the code or the token that it did not like.
         log.warning("provider_refused", issuer=self.terms.issuer, kind=type(error).__name__)
-        what = "does not answer" if isinstance(error, httpx.HTTPError) else "gave an answer that cannot be believed"
+        what = "does not answer" if isinstance(error, _NO_ANSWER) else "gave an answer that cannot be believed"
         return ProviderRefused(
             f"The identity provider {what} ({type(error).__name__}). Try again; operators: see the console's log."
         )
