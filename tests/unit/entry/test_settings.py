@@ -28,7 +28,7 @@ def test_password_is_not_shown(env: pytest.MonkeyPatch) -> None:
         ({"ACTONCE_ENTRY_URL": "http://127.0.0.1:8123"}, ("127.0.0.1", 8123)),
         ({"ACTONCE_ENTRY_URL": "https://entry.example"}, ("127.0.0.1", 0)),
         ({"ACTONCE_ENTRY_URL": "http://127.0.0.1:8123", "ACTONCE_ENTRY_PORT": "0"}, ("127.0.0.1", 0)),
-        ({"ACTONCE_ENTRY_HOST": "0.0.0.0", "ACTONCE_ENTRY_PORT": "80"}, ("0.0.0.0", 80)),
+        ({"ACTONCE_ENTRY_HOST": "127.0.0.2", "ACTONCE_ENTRY_PORT": "80"}, ("127.0.0.2", 80)),
     ],
 )
 def test_where_it_listens(env: pytest.MonkeyPatch, given: dict[str, str], address: tuple[str, int]) -> None:
