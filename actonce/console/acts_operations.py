@@ -126,7 +126,7 @@ def operation_values(request: Request, record: OperationRecord) -> dict[str, Any
     return {
         "record": record,
         "operation": record.operation,
-        "choices": choices.choices(record),
+        "choices": choices.choices(record, console_of(request).settings.second_person),
         "confirmation": choices.confirmation(record.operation.operation_id),
         "procedure": choices.procedure_of(record.operation),
         "waiting": choices.waiting(record),

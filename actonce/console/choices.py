@@ -7,6 +7,7 @@ same button all night does not do that for the wrong operation.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,15 +76,18 @@ class Choice:
     second_person: bool  # has to agree before it takes effect
 
 
-def choices(record: OperationRecord, second_person: frozenset[str] = frozenset()) -> list[Choice]:
-    """Everything that the hold's reason permits, in the table's order; nothing for an operation that is not held."""
+def choices(record: OperationRecord, second_person: Collection[str]) -> list[Choice]:
+    """Everything that the hold's reason permits, in the table's order; nothing for an operation that is not held.
+
+    `second_person`: what somebody else has to confirm here.
+    """
     operation = record.operation
     if operation.state != "held":
         return []
     return [_choice(one, second_person) for one in record.allowed if one.action in _WORDS]
 
 
-def _choice(one: Allowed, second_person: frozenset[str]) -> Choice:
+def _choice(one: Allowed, second_person: Collection[str]) -> Choice:
     return Choice(
         action=one.action,
         words=_WORDS[one.action],

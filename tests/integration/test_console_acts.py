@@ -259,9 +259,7 @@ async def test_lost_answer_of_the_entry_is_not_known_and_pressing_again_is_the_s
     async with await at.browser(name="Ada") as http:
         # decided by now, so the page has no form; who presses again in the old one is told that it is one decision
         same = {"csrf": form_of((await http.get("/")).text, "/sign-out")["csrf"], "press": row["press"]}
-        stamp = {"epoch": str(operation.epoch), "version": str(operation.version)}
-        named = {"tenant": "default", "destination": "payments", "operation_action": "refund"}
-        again = await http.post(address, data={**same, **stamp, **named, **committed(operation)})
+        again = await http.post(address, data={**same, **stamped(operation), **committed(operation)})
         assert again.headers["location"].endswith("done=decided-again")
     assert len(await decisions(at, operation)) == 1
 
@@ -299,6 +297,42 @@ async def test_form_from_before_a_restart_of_the_console_is_still_good(at: Desk,
         done = await http.post(address, data=filled, headers={"Origin": "http://console"})
         await goes_to(http, done)
     assert len(await decisions(at, operation)) == 1
+
+
+async def test_dangerous_decision_waits_for_somebody_else_and_never_for_who_made_it(dsn: str, key: str) -> None:
+    async with desk(dsn, second_person="mark_committed") as two:
+        operation, other = await held(two, key), await held(two, f"{key}-other")
+        async with await two.browser(name="Ada") as ada, await two.browser(name="Bo") as bo:
+            assert "somebody else, who may decide too, agrees" in (await ada.get(page_of(operation))).text
+            mine = await goes_to(ada, await decide(ada, operation, **committed(operation)))
+            assert "no effect before a second person agrees" in mine
+            (row,) = await decisions(two, operation)
+            address = f"{page_of(operation)}/decisions/{row['decision_id']}/second"
+            assert "somebody else has to agree" in mine and ">Agree<" not in mine
+            own = await ada.post(address, data={**form_of(mine, address), "why": "sure", "agrees": "yes"})
+            assert own.status_code == 409 and "somebody else than who decided" in own.text
+            shown = (await bo.get(page_of(operation))).text
+            assert "Ada decided mark_committed" in shown and "line 4" in shown and ">Agree<" in shown
+            assert (await press(bo, page_of(operation), address, agrees="yes", why=" ")).status_code == 422
+            page = await goes_to(bo, await press(bo, page_of(operation), address, agrees="yes", why="the same line"))
+            assert "You agreed" in page and address not in page
+            await goes_to(ada, await decide(ada, other, **committed(other)))
+            (row,) = await decisions(two, other)
+            address = f"{page_of(other)}/decisions/{row['decision_id']}/second"
+            page = await goes_to(bo, await press(bo, page_of(other), address, agrees="no", why="another customer"))
+            assert form_of(page, f"{page_of(other)}/decisions", action="mark_committed")  # free for another decision
+            late = await ada.post(address, data={"csrf": csrf_of(mine), **stamped(other), "why": "x", "agrees": "yes"})
+            assert late.status_code == 409 and "declined by Bo" in late.text
+        (row,) = await decisions(two, operation)
+        assert (row["second_name"], row["second_agrees"], row["second_why"]) == ("Bo", True, "the same line")
+        (row,) = await decisions(two, other)
+        assert (row["second_name"], row["second_agrees"], row["result"]) == ("Bo", False, "declined")
+
+
+def stamped(operation: Operation) -> dict[str, str]:
+    """What a form says of the operation that it is about."""
+    named = {"tenant": "default", "destination": "payments", "operation_action": "refund"}
+    return {**named, "epoch": str(operation.epoch), "version": str(operation.version)}
 
 
 # approvals --------------------------------------------------------------------------------------------------------
@@ -391,6 +425,19 @@ async def test_click_after_the_expiry_is_a_click_and_never_an_approval(at: Desk,
         assert "pressed approve" in page and ">approved<" not in page
         early = await vote(http, approval, "renew", note="it was late")
         assert early.status_code == 409 and "only a held one" in early.text  # its task has not gone on yet
+
+
+async def test_asked_again_for_a_held_operation_leads_to_the_new_approval(at: Desk, key: str) -> None:
+    approval = await proposed(at, key)
+    await at.on.held(f"default/single/{key}", contract(bounded=True))
+    async with await at.browser("approver", "Ada") as http:
+        await goes_to(http, await vote(http, approval, "withdraw", note="wrong amount"))
+        done = await vote(http, approval, "renew", note="it was right after all")
+        page = await goes_to(http, done)
+        assert approval.approval_id not in done.headers["location"]
+        assert "round 2" in page and "asked for" in page and "/approve" in page
+        before = (await http.get(approval_page(approval))).text
+        assert "withdrawn" in before and "/approve" not in before
 
 
 async def test_requester_is_told_that_somebody_else_has_to_approve(at: Desk, key: str) -> None:
