@@ -42,6 +42,7 @@ class Server(uvicorn.Server):
         program: str,
         certificate: Path | None = None,
         key: Path | None = None,
+        behind_proxy: bool = False,
         before_stop: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(
@@ -54,6 +55,8 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
+                # Else any program of this machine could say that it is at another address, and try passwords for ever.
+                proxy_headers=behind_proxy,
             )
         )
         self._sock = sock

@@ -36,6 +36,7 @@ def main() -> None:
         program="console",
         certificate=settings.console_tls_cert,
         key=settings.console_tls_key,
+        behind_proxy=settings.console_behind_tls_proxy,
         before_stop=app.state.console.stopping.set,
     )
     sys.exit(asyncio.run(server.serve_until_asked()))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import httpx
 import psycopg
@@ -42,6 +43,9 @@ from actonce.ledger.listing import BadCursor
 from actonce.ledger.store import Ledger
 from actonce.version import __version__
 
+if TYPE_CHECKING:
+    from actonce.console.provider import ProviderTerms
+
 log = structlog.get_logger("actonce.console")
 # Each for whoever is signed in.
 PAGES = (events, pages_overview, pages_tasks, pages_operations, pages_people, pages_control)
@@ -75,7 +79,7 @@ def create_app(
             await acting.close()
 
     app = _App(title="actonce console", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.console = Console(settings, ledger, Pulse(ledger, stopping), stopping, acting, namespace)
+    app.state.console = Console(settings, ledger, Pulse(ledger, stopping), stopping, acting, None, namespace)
 
     @app.get("/health")
     async def health() -> JSONResponse:
@@ -84,12 +88,22 @@ def create_app(
 
     app.include_router(files)
     app.include_router(pages_sign.router)
+    if settings.provider is not None:
+        _offer_provider(app, settings.provider)
     for module in ACTS:
         app.include_router(module.router)
     for module in PAGES:
         app.include_router(module.router, dependencies=[Depends(person_of)])  # a page without it would be open to all
     _install_errors(app)
     return app
+
+
+def _offer_provider(app: FastAPI, terms: ProviderTerms) -> None:
+    from actonce.console import pages_provider  # what it needs takes a tenth of a second that few consoles need
+    from actonce.console.provider import Provider
+
+    app.state.console.provider = Provider(terms)
+    app.include_router(pages_provider.router)
 
 
 def _install_errors(app: FastAPI) -> None:

@@ -77,11 +77,12 @@ def check(request: Request, form: Form, expected: str, own: Sequence[str]) -> No
         )
 
 
-def own_origins(request: Request, public_url: str | None) -> list[str]:
+def own_origins(request: Request, public_url: str | None, *, behind_tls_proxy: bool) -> list[str]:
     """The console's own origins: the one that is set, else that of the address which this request was sent to."""
     if public_url:
         return [public_url]
-    return [f"{request.url.scheme}://{request.headers.get('host', '')}"]
+    scheme = "https" if behind_tls_proxy else request.url.scheme
+    return [f"{scheme}://{request.headers.get('host', '')}"]
 
 
 def _origin(request: Request) -> str | None:

@@ -8,7 +8,7 @@ to come from nobody: that sign-in page asks once again by itself, now from here.
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -42,7 +42,7 @@ async def form(request: Request, next: str = "/", here: bool = False) -> Respons
     if await _is_signed_in(request):
         return RedirectResponse(local(next), 303)
     elsewhere = request.headers.get("sec-fetch-site") == "cross-site"
-    return _form(request, next, look_again=elsewhere and not here)
+    return sign_in_page(request, next, look_again=elsewhere and not here)
 
 
 @router.get("/sign-in/here")
@@ -63,7 +63,7 @@ async def sign_in(request: Request) -> Response:
     try:
         _, value = await sessions.sign_in(console_of(request).ledger, given["name"], _password(given), source)
     except SignInRefused as error:
-        refused = _form(request, given["next"], name=given["name"], refused=error)
+        refused = sign_in_page(request, given["next"], name=given["name"], refused=error)
         if error.retry_after_s is not None:
             refused.headers["Retry-After"] = str(error.retry_after_s)
         return refused
@@ -93,10 +93,12 @@ async def _is_signed_in(request: Request) -> bool:
     return bool(value) and await sessions.session_of(console_of(request).ledger, value or "") is not None
 
 
-def _form(
+def sign_in_page(
     request: Request, next_: str, *, name: str = "", refused: SignInRefused | None = None, look_again: bool = False
 ) -> Response:
+    """The form, with what was typed before (but for the password) and why that let nobody in."""
     drawn = request.cookies.get(cookie_name(request, SIGN_IN_COOKIE)) or draw()  # the same in two tabs
+    provider = console_of(request).provider
     status = 200 if refused is None else 429 if refused.code == "too_many" else 401
     answer = fill(
         request,
@@ -108,6 +110,7 @@ def _form(
         name=name,
         refused=refused,
         look_again=look_again,
+        provider=urlsplit(provider.terms.issuer).hostname if provider else None,
     )
     set_cookie(request, answer, SIGN_IN_COOKIE, drawn)
     return answer

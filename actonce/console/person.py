@@ -104,7 +104,8 @@ def need(visitor: Visitor, scope: Scope) -> None:
 
 def own_origins(request: Request) -> list[str]:
     """Where people reach this console."""
-    return csrf.own_origins(request, console_of(request).settings.console_url)
+    settings = console_of(request).settings
+    return csrf.own_origins(request, settings.console_url, behind_tls_proxy=settings.console_behind_tls_proxy)
 
 
 # cookies ----------------------------------------------------------------------------------------------------------
@@ -122,12 +123,16 @@ def cookie_name(request: Request, what: str) -> str:
     return f"actonce-{what}-{request.url.port or 80}"
 
 
-def set_cookie(request: Request, response: Response, what: str, value: str, *, cross_site: bool = False) -> None:
-    """A cookie that no script reads and that ends with the browser. `cross_site`: it must come back from elsewhere."""
+def set_cookie(
+    request: Request, response: Response, what: str, value: str, *, cross_site: bool = False, for_s: int | None = None
+) -> None:
+    """A cookie that no script reads. `cross_site`: it must come back from elsewhere; `for_s` None: while the browser is
+    open."""
     response.set_cookie(
         cookie_name(request, what),
         value,
         path="/",
+        max_age=for_s,
         secure=is_secure(request),
         httponly=True,
         samesite="lax" if cross_site else "strict",

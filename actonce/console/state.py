@@ -14,6 +14,7 @@ from actonce.ledger.store import Ledger
 if TYPE_CHECKING:
     from actonce.console.acting import Acting
     from actonce.console.events import Pulse
+    from actonce.console.provider import Provider
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Console:
     pulse: Pulse
     stopping: asyncio.Event
     acting: Acting
+    provider: Provider | None
     namespace: str = "default"
 
 

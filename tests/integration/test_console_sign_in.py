@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
 from actonce.stack import Stack
 from tests.integration.console_bench import COOKIE, carry, form_of, routes_of, served
+from tests.unit.console.provider_double import CLIENT, SECRET, Double, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PASSWORD = "correct horse battery"
@@ -86,7 +88,7 @@ async def test_nobody_sees_a_page_before_signing_in_and_then_goes_on_where_they_
 
 async def test_every_page_but_those_about_signing_in_needs_a_session(app: FastAPI) -> None:
     """Whatever page is added: it is not open to all by being forgotten."""
-    is_open = {"/health", "/static/{name}", "/sign-in", "/sign-in/here"}
+    is_open = {"/health", "/static/{name}", "/sign-in", "/sign-in/here", "/sign-in/with-provider", "/sign-in/back"}
     async with served(app) as http:
         seen = 0
         for path, methods in routes_of(app):
@@ -240,6 +242,63 @@ async def test_link_from_another_site_asks_once_more_from_here(app: FastAPI, ada
         assert (await http.get(found[1])).headers["location"] == "/operations/op1_x"
         back = (await stranger.get(found[1])).headers["location"]
         assert "refresh" not in (await stranger.get(back, headers=elsewhere)).text  # no circle
+
+
+async def test_identity_provider_signs_in_whom_it_vouches_for_with_the_roles_it_says(dsn: str) -> None:
+    async with serving() as double, by_provider(dsn, double) as http:
+        page = (await http.get("/sign-in", params={"next": "/operations"})).text
+        assert 'href="/sign-in/with-provider?next=%2Foperations"' in page
+        off = await http.get("/sign-in/with-provider", params={"next": "/operations"})
+        (kept,) = off.headers.get_list("set-cookie")
+        assert "HttpOnly" in kept and "SameSite=lax" in kept and "Max-Age=600" in kept
+        back = double.allow(off.headers["location"], preferred_username="Pia", groups=["on-call"])
+        done = await http.get("/sign-in/back", params=back, headers={"Sec-Fetch-Site": "cross-site"})
+        assert (done.status_code, done.headers["location"]) == (303, "/operations")
+        (cookie,) = [c for c in done.headers.get_list("set-cookie") if c.startswith(COOKIE)]
+        assert "SameSite=strict" in cookie
+        page = (await http.get("/")).text
+        assert ">Pia</span>" in page and 'title="operator"' in page
+        again = await http.get("/sign-in/back", params=back)  # the browser's back button: the attempt is over
+        assert again.status_code == 401 and "has not begun to sign in" in again.text
+
+
+async def test_identity_provider_that_vouches_for_nobody_here_lets_nobody_in(dsn: str) -> None:
+    async with serving() as double, by_provider(dsn, double) as http:
+        for name, group, told in (("ann", "chess club", "nothing of"), ("<b>", "on-call", "&lt;b&gt;")):
+            url = (await http.get("/sign-in/with-provider")).headers["location"]
+            refused = await http.get(
+                "/sign-in/back", params=double.allow(url, sub=name, preferred_username=name, groups=[group])
+            )
+            assert refused.status_code == 401 and told in refused.text and "<b>" not in refused.text
+        url = (await http.get("/sign-in/with-provider")).headers["location"]
+        good = double.allow(url)
+        foreign = await http.get("/sign-in/back", params={**good, "state": "of-somebody-else"})
+        assert foreign.status_code == 401 and "another attempt" in foreign.text and good["code"] not in foreign.text
+        assert COOKIE not in http.cookies
+    async with by_provider(dsn, double) as http:  # it is away now; passwords still work
+        away = await http.get("/sign-in/with-provider")
+        assert away.status_code == 401 and "does not answer" in away.text and 'name="password"' in away.text
+
+
+@contextlib.asynccontextmanager
+async def by_provider(dsn: str, double: Double) -> AsyncIterator[httpx.AsyncClient]:
+    settings: Any = {
+        "ledger_dsn": dsn,
+        "console_oidc_issuer": double.url,
+        "console_oidc_client_id": CLIENT,
+        "console_oidc_client_secret": SECRET,
+        "console_oidc_roles": {"on-call": "operator"},
+    }
+    made = create_app(ConsoleSettings(**settings))
+    async with made.router.lifespan_context(made), served(made) as http:
+        yield http
+
+
+async def test_without_a_provider_there_is_no_way_to_one(app: FastAPI) -> None:
+    async with served(app) as http:
+        assert "with-provider" not in (await http.get("/sign-in")).text
+        for path in ("/sign-in/with-provider", "/sign-in/back"):
+            assert (await http.get(path)).status_code == 404
 
 
 async def test_password_and_cookie_are_in_no_log_and_no_address(
