@@ -63,8 +63,8 @@ class Desk:
 
 @contextlib.asynccontextmanager
 async def desk(dsn: str, *, second_person: str = "") -> AsyncIterator[Desk]:
-    """Entry and console on the ledger at `dsn`, each its real application."""
-    async with bench(dsn, None, start_deadline_s=0.2, second_person=second_person) as on:
+    """Entry and console on the ledger at `dsn`, each its real application. Another role counts at once."""
+    async with bench(dsn, None, start_deadline_s=0.2, token_cache_s=0, second_person=second_person) as on:
         _, token = await tokens.create_token(on.ledger, "console", [Scope.ACT_FOR], by="tests")
         known: Any = {"ledger_dsn": dsn, "entry_url": "http://entry", "console_token": token}
         app = create_app(ConsoleSettings(**known, second_person=second_person), entry=on.transport)

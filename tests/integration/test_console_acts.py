@@ -28,6 +28,7 @@ from actonce.stack import Stack
 from actonce.testing.waiting import eventually
 from tests.integration.console_bench import Desk, desk, form_of, press, served
 from tests.integration.entry_bench import QUICK, contract
+from tests.integration.test_entry_credentials import NAME, SECRET, leased
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MARKUP = "<script>alert(1)</script>\"'&<b>"
@@ -380,7 +381,10 @@ async def test_approval_is_of_exactly_what_was_shown_and_the_second_is_told_who_
         assert lost.status_code == 409 and "Already decided" in lost.text and "approved by Ada" in lost.text
         twice = await ada.post(f"{approval_page(approval)}/approve", data={**form, "csrf": csrf_of(page)})
         assert twice.status_code == 303  # a double click
-        withdrawn = await goes_to(bo, await vote(bo, approval, "withdraw", note="wrong customer"))
+        form = form_of((await bo.get(approval_page(approval))).text, f"{approval_page(approval)}/withdraw")
+        for _ in range(2):  # a double click too
+            answer = await bo.post(f"{approval_page(approval)}/withdraw", data={**form, "note": "wrong customer"})
+        withdrawn = await goes_to(bo, answer)
         assert "withdrawn" in withdrawn and "wrong customer" in withdrawn
     clicks = await rows(
         at, "SELECT name, decision, effect FROM actonce.approval_vote WHERE approval_id = %s ORDER BY vote_id",
@@ -432,7 +436,11 @@ async def test_asked_again_for_a_held_operation_leads_to_the_new_approval(at: De
     await at.on.held(f"default/single/{key}", contract(bounded=True))
     async with await at.browser("approver", "Ada") as http:
         await goes_to(http, await vote(http, approval, "withdraw", note="wrong amount"))
-        done = await vote(http, approval, "renew", note="it was right after all")
+        form = form_of((await http.get(approval_page(approval))).text, f"{approval_page(approval)}/renew")
+        renewal = {**form, "note": "it was right after all"}
+        done = await http.post(f"{approval_page(approval)}/renew", data=renewal)
+        twice = await http.post(f"{approval_page(approval)}/renew", data=renewal)
+        assert twice.headers["location"] == done.headers["location"]
         page = await goes_to(http, done)
         assert approval.approval_id not in done.headers["location"]
         assert "round 2" in page and "asked for" in page and "/approve" in page
@@ -487,10 +495,49 @@ async def test_release_is_paused_and_let_go_and_a_stale_form_is_told_who_changed
         await goes_to(bo, await press(bo, "/release", "/release/single", do="resume", why="they are ready"))
         form = form_of((await bo.get("/release")).text, "/release/single")
         assert (await bo.post("/release/none", data={**form, "do": "pause", "why": "x"})).status_code == 404
-    events = await rows(
-        at, "SELECT body ->> 'name' AS name FROM actonce.audit WHERE kind = 'release.changed' ORDER BY 1"
+    query = (
+        "SELECT body ->> 'name' AS name FROM actonce.audit WHERE kind = 'release.changed'"
+        " AND body ->> 'why' IN ('the bank asks', 'more', 'they are ready') ORDER BY audit_id"
     )
-    assert [e["name"] for e in events] == ["Ada", "Bo", "Bo"]
+    assert [e["name"] for e in await rows(at, query)] == ["Ada", "Bo", "Bo"]
+
+
+async def test_credential_is_rotated_and_a_stale_form_is_told_of_the_generation(at: Desk) -> None:
+    broker, _ = await leased(at.on)
+    try:
+        async with await at.browser("admin", "Ada") as ada, await at.browser("admin", "Bo") as bo:
+            stale = form_of((await bo.get("/credentials")).text, "/credentials/rotations")
+            assert stale["credential"] == NAME and SECRET not in (await bo.get("/credentials")).text
+            page = await goes_to(ada, await press(ada, "/credentials", "/credentials/rotations", reason="planned"))
+            assert "generation 2" in page and "planned (Ada)" in page
+            lost = await bo.post("/credentials/revocations", data={**stale, "reason": "leaked"})
+            assert lost.status_code == 409 and "generation 2" in lost.text and "leaked</textarea>" in lost.text
+            fresh = form_of(lost.text, "/credentials/rotations")
+            await goes_to(bo, await bo.post("/credentials/revocations", data={**fresh, "reason": "leaked"}))
+            assert (await press(bo, "/credentials", "/credentials/rotations", reason=" ")).status_code == 422
+            assert "procedures/credential_revoked" in (await bo.get("/credentials")).text
+    finally:
+        await broker.close()
+
+
+async def test_every_button_pressed_twice_does_it_once(at: Desk, key: str) -> None:
+    """Besides those of decisions and votes, which have tests of their own."""
+    await at.on.start(key)
+    task = f"/tasks/default%2Fsingle%2F{key}"
+    buttons: list[tuple[str, str, dict[str, str]]] = [
+        ("/release", "/release/single", {"do": "pause", "why": "twice"}),
+        ("/release", "/release/single", {"do": "resume", "why": "twice"}),
+        (task, f"{task}/deadline", {"deadline": "2031-01-01T00:00", "why": "twice"}),
+        (task, f"{task}/cancel", {"why": "twice"}),
+    ]
+    async with await at.browser(name="Ada") as http:
+        for page, address, typed in buttons:
+            filled = {**form_of((await http.get(page)).text, address), **typed}
+            answers = await asyncio.gather(*(http.post(address, data=filled) for _ in range(3)))
+            assert [a.status_code for a in answers] == [303] * 3, (address, [a.text for a in answers])
+    query = "SELECT kind, count(*) AS n FROM actonce.audit WHERE body::text LIKE '%%\"twice\"%%' GROUP BY kind"
+    events = {row["kind"]: row["n"] for row in await rows(at, query)}
+    assert events == {"release.changed": 2, "task.deadline_changed": 1, "task.cancel_requested": 1}
 
 
 async def test_task_is_cancelled_with_a_name_and_a_reason(at: Desk, key: str) -> None:
