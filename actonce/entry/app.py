@@ -15,6 +15,7 @@ from actonce.entry import (
     problems,
     routes_alerts,
     routes_approvals,
+    routes_browse,
     routes_credentials,
     routes_operations,
     routes_release,
@@ -78,5 +79,6 @@ def create_app(
         routes_release.router,
         routes_credentials.router,
         routes_alerts.router,
+        routes_browse.router,
     )
     return app
