@@ -90,7 +90,7 @@ async def main() -> int:
             began = time.monotonic()
             with psycopg.connect(dsn, autocommit=True) as connection:
                 for statement in FILL:
-                    connection.execute(statement)  # type: ignore[arg-type]
+                    connection.execute(statement)
                 count = "SELECT (SELECT count(*) FROM actonce.task), (SELECT count(*) FROM actonce.operation),"
                 row = connection.execute(count + " (SELECT count(*) FROM actonce.audit)").fetchone()
             print(f"tasks, operations, audit events: {row}, filled in {time.monotonic() - began:.0f} s", flush=True)
@@ -113,11 +113,11 @@ async def measure(dsn: str) -> int:
         for name in ("/tasks", "/operations", "/audit"):
             addresses.append(await deep(http, name))
         for address in addresses:
-            slow += await timed(address, lambda a=address: http.get(a))  # type: ignore[misc]
+            slow += await timed(address, lambda a=address: http.get(a))
         form = form_of((await http.get("/search")).text, "/search")
         for word in ("c77@example.com", "rf-77", "obj_777", "nothing at all"):
             sent = {"data": {**form, "word": word}, "headers": {"Origin": "http://console"}}
-            slow += await timed(f"search {word}", lambda s=sent: http.post("/search", **s))  # type: ignore[misc]
+            slow += await timed(f"search {word}", lambda s=sent: http.post("/search", **s))
     print(f"slower than {LIMIT_S * 1000:.0f} ms: {slow}")
     return slow
 
