@@ -22,7 +22,7 @@ async def release(request: Request) -> HTMLResponse:
     console = console_of(request)
     types = sorted(console.settings.task_types)
     controls = [await ledger_release.standing(console.ledger, name, console.settings.queue_of(name)) for name in types]
-    return await page(request, "release.html", controls=list(zip(types, controls, strict=True)), kept=Kept())
+    return await page(request, "release.html", controls=controls, kept=Kept())
 
 
 @router.get("/credentials")

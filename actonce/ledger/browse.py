@@ -165,40 +165,35 @@ async def search(ledger: Ledger, word: str) -> list[Found]:
         return []
     async with snapshot(ledger) as connection:
         found: list[Found] = []
+        params = {"word": wanted, "max": FOUND_MAX}
         for how, condition in _TASKS_BY.items():
-            rows = await many(
-                connection, f"{_TASK_LINES} WHERE {condition} ORDER BY t.created_at DESC LIMIT %s", (wanted, FOUND_MAX)
-            )
+            rows = await many(connection, f"{_TASK_LINES} WHERE {condition}{_NEWEST}", params)
             found += [Found(how, task=task_line(row)) for row in rows]
         for how, condition in _OPERATIONS_BY.items():
-            rows = await many(
-                connection,
-                f"SELECT * FROM actonce.operation o WHERE {condition} ORDER BY created_at DESC LIMIT %s",
-                (wanted, FOUND_MAX),
-            )
+            rows = await many(connection, f"SELECT * FROM actonce.operation WHERE {condition}{_NEWEST}", params)
             found += [Found(how, operation=Operation.of(row)) for row in rows]
         row = await one(connection, "SELECT approval_id FROM actonce.approval WHERE approval_id = %s", (wanted,))
         return found + ([Found("approval id", approval_id=row["approval_id"])] if row else [])
 
 
+_NEWEST: LiteralString = " ORDER BY created_at DESC LIMIT %(max)s"
 _TASK_LINES: LiteralString = (
     f"SELECT t.*, c.* FROM actonce.task t, LATERAL (SELECT {COUNTS} FROM actonce.operation o"
     " WHERE o.task_id = t.task_id) c"
 )
 _TASKS_BY: dict[str, LiteralString] = {
-    "task id": "t.task_id = %s",
-    "task key": "t.task_key = %s",
-    "customer": f"t.payload ->> '{CUSTOMER_FIELD}' = %s",
+    "task id": "t.task_id = %(word)s",
+    "task key": "t.task_key = %(word)s",
+    "customer": f"t.payload ->> '{CUSTOMER_FIELD}' = %(word)s",
 }
 _OPERATIONS_BY: dict[str, LiteralString] = {
-    "operation_id": "operation_id = %s",
-    "object at the destination": "object_id = %s",
+    "operation_id": "operation_id = %(word)s",
+    "object at the destination": "object_id = %(word)s",
     "object in an acknowledgement": (
-        "EXISTS (SELECT 1 FROM actonce.acknowledgement a WHERE a.object_id = %s AND a.operation_id = o.operation_id"
-        " AND a.destination = o.destination AND a.action = o.action AND a.tenant = o.tenant"
-        " AND a.object_id IS DISTINCT FROM o.object_id)"
+        "operation_id IN (SELECT operation_id FROM actonce.acknowledgement WHERE object_id = %(word)s)"
+        " AND object_id IS DISTINCT FROM %(word)s"
     ),
-    "natural effect key": "natural_key = %s",
+    "natural effect key": "natural_key = %(word)s",
 }
 
 
@@ -213,6 +208,8 @@ async def contract_of(ledger: Ledger, destination: str, digest: str) -> dict[str
     """The contract that an operation was begun under, as its worker brought it; None where none was ever registered."""
     async with snapshot(ledger) as connection:
         row = await one(
-            connection, "SELECT body FROM actonce.contract WHERE name = %s AND digest = %s", (destination, digest)
+            connection,
+            "SELECT body FROM actonce.contract WHERE name = %s AND digest = %s",
+            (destination, digest),
         )
     return dict(row["body"]) if row else None

@@ -165,13 +165,15 @@ async def audit(
     """Audit events, newest first. A `kind` with a dot at its end: all that begin so. Of a task: its operations' too."""
     wanted = _equal(operation_id=operation_id)
     if kind is not None and kind.endswith("."):
-        wanted.append(("starts_with(kind, %(beginning)s)", {"beginning": kind}))
-    else:
-        wanted += _equal(kind=kind)
+        # From `task.` up to what comes after every word that begins so: a dot is followed by a slash.
+        between: LiteralString = 'kind COLLATE "C" >= %(from)s AND kind COLLATE "C" < %(below)s'
+        wanted.append((between, {"from": kind, "below": f"{kind[:-1]}/"}))
+    elif kind is not None:
+        wanted.append(('kind COLLATE "C" = %(kind)s', {"kind": kind}))
     if task_id is not None:
         of_it = (
-            "(task_id = %(of_task)s OR operation_id IN"
-            " (SELECT operation_id FROM actonce.operation WHERE task_id = %(of_task)s))"
+            "(task_id = %(of_task)s OR operation_id = ANY(ARRAY("
+            "SELECT operation_id FROM actonce.operation WHERE task_id = %(of_task)s)))"
         )
         wanted.append((of_it, {"of_task": task_id}))
     return await _page(ledger, _List("SELECT * FROM actonce.audit x", ("audit_id",)), wanted, cursor, limit)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
 from actonce.contracts.errors import ReleaseRefused
 from actonce.ledger.store import Connection, Ledger, audit, many, one
@@ -50,7 +50,7 @@ class Control:
         return None
 
 
-_STANDING = """
+_STANDING: LiteralString = """
 SELECT r.*, (SELECT count(*) FROM actonce.task t
              WHERE t.task_type = r.task_type AND released_at IS NULL AND state = 'queued') AS backlog,
     (SELECT min(created_at) FROM actonce.task t
@@ -61,6 +61,12 @@ SELECT r.*, (SELECT count(*) FROM actonce.task t
             AND d.checked_at > clock_timestamp() - make_interval(secs => %(fresh)s)) AS nobody_works
 FROM actonce.release r WHERE task_type = %(type)s
 """
+# With the defaults of the table: the first change, or the first turn, writes its row with them.
+_NEVER: LiteralString = _STANDING.replace(
+    "actonce.release r WHERE task_type = %(type)s",
+    "(SELECT %(type)s::text AS task_type, false AS paused, NULL::float8 AS rate_per_s, 20 AS window_max,"
+    " 1::bigint AS version, clock_timestamp() AS changed_at, NULL::text AS changed_by, NULL::text AS why) r",
+)
 
 
 async def _standing(connection: Connection, task_type: str, queue: str, *, lock: bool) -> tuple[Control, Any]:
@@ -85,11 +91,13 @@ async def control(ledger: Ledger, task_type: str, queue: str) -> Control:
         return (await _standing(connection, task_type, queue, lock=False))[0]
 
 
-async def standing(ledger: Ledger, task_type: str, queue: str) -> Control | None:
-    """The same, reading only; None for a type that nothing was ever accepted for."""
+async def standing(ledger: Ledger, task_type: str, queue: str) -> Control:
+    """The same, reading only: of a type that nothing was ever released of, what would hold."""
+    params = {"type": task_type, "queue": queue, "fresh": READING_FRESH_S}
     async with ledger.transaction() as connection:
-        row = await one(connection, _STANDING, {"type": task_type, "queue": queue, "fresh": READING_FRESH_S})
-    return None if row is None else Control(**{name: row[name] for name in Control.__dataclass_fields__})
+        row = await one(connection, _STANDING, params) or await one(connection, _NEVER, params)
+    assert row is not None
+    return Control(**{name: row[name] for name in Control.__dataclass_fields__})
 
 
 async def turn(ledger: Ledger, task_type: str, queue: str, *, limit: int) -> list[Task]:
