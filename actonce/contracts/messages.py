@@ -161,6 +161,6 @@ class DecisionRequest(_Message):
     reason: str = Field(min_length=1)
     evidence: str = ""
     object_id: str | None = None
-    expected_epoch: int
-    expected_version: int
+    expected_epoch: int = Field(ge=0, lt=2**31)
+    expected_version: int = Field(ge=0, lt=2**63)
     expires_in_s: float = Field(default=3600.0, gt=0, le=7 * 86400)

@@ -52,7 +52,7 @@ class CredentialChange(BaseModel):
     """Who changes which credential, and why. `expected_generation`: the one that was looked at."""
 
     credential: str = Field(min_length=1)
-    expected_generation: int = Field(ge=1)
+    expected_generation: int = Field(ge=1, lt=2**31)
     name: str = Field(min_length=1, description="who does it")
     reason: str = Field(min_length=1)
 
