@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from psycopg import sql
 
 from actonce.contracts.approval import ApprovalAct, ApprovalTerms, ApprovalVote, Proposal
 from actonce.contracts.credential import AccessPolicy, Lease
+from actonce.contracts.errors import ApprovalRefused
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.verdict import Reason
 from actonce.ledger import alerts, approvals, leases, memory_use, release, tasks, watch
@@ -58,6 +60,11 @@ class Desk:
         given = ApprovalVote(name="olga", note="looked", digest=PROPOSAL.digest)
         await approvals.vote(self.ledger, self.approval_id, "approve", given)
 
+    async def click_late(self) -> None:
+        given = ApprovalVote(name="ben", note="me too", digest=PROPOSAL.digest)
+        with contextlib.suppress(ApprovalRefused):  # it decides nothing any more, and is on record as a click
+            await approvals.vote(self.ledger, self.approval_id, "approve", given)
+
     async def withdraw(self) -> None:
         await approvals.withdraw(self.ledger, self.approval_id, ApprovalAct(name="olga", note="changed my mind"))
 
@@ -83,6 +90,7 @@ class Desk:
 ACTS: dict[str, tuple[LiteralString, Callable[[Desk], Awaitable[Any]]]] = {
     "approval.proposed": ("approval", Desk.propose),
     "approval.approved": ("approval", Desk.approve),
+    "approval.click": ("approval_vote", Desk.click_late),
     "approval.withdrawn": ("approval", Desk.withdraw),
     "access_policy.set": ("access_policy", Desk.set_policy),
     "lease.issued": ("lease", lambda desk: desk.book.issued(desk.lease, None)),
