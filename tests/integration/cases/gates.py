@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from actonce.contracts.verdict import Page, Receipt
 from actonce.destinations.base import Call, Destination, Lookup
+from actonce.effects.fence import FENCE_FRESH_S
 
 
 @dataclass
@@ -20,6 +21,12 @@ class Gate:
     async def pass_through(self) -> None:
         self.reached.set()
         await self.go.wait()
+        await past_the_commit()
+
+
+async def past_the_commit() -> None:
+    """A permit's commit is a fence too, for a moment; whoever goes on after this has to ask again, on any machine."""
+    await asyncio.sleep(2 * FENCE_FRESH_S)
 
 
 def before_fence(gate: Gate, instead: Exception | None = None) -> Callable[[Destination], Destination]:

@@ -6,6 +6,8 @@ import asyncio
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from tests.integration.cases.gates import past_the_commit
+
 CommitFault = Literal["cut_before", "cut_after", "hold_answer"]
 
 
@@ -109,5 +111,6 @@ class _Link:
                 if fault == "cut_after":
                     return
                 await self.proxy.release.wait()
+                await past_the_commit()
             self.client[1].write(data)
             await self.client[1].drain()
