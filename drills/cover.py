@@ -85,17 +85,14 @@ COMPARED = (
 def _twins(seed: int) -> list[Axes]:
     """One pair of comparable twins for each fault, and for each of `COMPARED`; as different as can be otherwise."""
     chance = random.Random(seed)
+    comparable = [
+        axes for axes in every_allowed() if axes.committed_first and axes.comparable and not impossible(axes.other_twin)
+    ]
     found: list[Axes] = []
     plain = [(fault, "none", "none") for fault in AXES["fault"]]
     for fault, process, cut in [*plain, *((None, process, cut) for process, cut in COMPARED)]:
         pairs = [
-            axes
-            for axes in every_allowed()
-            if (axes.process, axes.cut) == (process, cut)
-            and fault in (axes.fault, None)
-            and axes.committed_first
-            and axes.comparable
-            and not impossible(axes.other_twin)
+            axes for axes in comparable if (axes.process, axes.cut) == (process, cut) and fault in (axes.fault, None)
         ]
         chance.shuffle(pairs)
         seen = {c for axes in found for c in combinations_of(astuple(axes), 2)}

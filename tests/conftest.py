@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psycopg
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
-from psycopg import sql
 
 from actonce.stack import Stack
 from actonce.testing.plugin import drill_stack
+from tests.databases import empty_database
 
 servers = drill_stack  # PostgreSQL, Temporal and Toxiproxy for the whole session: share them, kill none of them
 
@@ -33,13 +31,8 @@ async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
 @pytest_asyncio.fixture
 async def fresh_dsn(postgres_server: Stack) -> AsyncIterator[str]:
     """DSN of an empty database of this test's own."""
-    name = f"test_{secrets.token_hex(6)}"
-    admin = postgres_server.postgres.dsn
-    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
-        await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    yield admin.rsplit("/", 1)[0] + "/" + name
-    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
-        await connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    async with empty_database(postgres_server.postgres.dsn) as dsn:
+        yield dsn
 
 
 @pytest.fixture

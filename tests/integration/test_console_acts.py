@@ -10,10 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 import pytest_asyncio
-from psycopg import sql
 
 from actonce.console.app import create_app
 from actonce.console.settings import ConsoleSettings
@@ -26,6 +24,7 @@ from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger, Operation, lock_operation, move
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
+from tests.databases import empty_database
 from tests.integration.console_bench import Desk, desk, form_of, press, served
 from tests.integration.entry_bench import QUICK, contract
 from tests.integration.test_entry_credentials import NAME, SECRET, leased
@@ -38,14 +37,9 @@ ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def dsn(postgres_server: Stack) -> AsyncIterator[str]:
     """One ledger for all: each test has tasks of its own."""
-    admin, name = postgres_server.postgres.dsn, f"acting_{secrets.token_hex(6)}"
-    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
-        await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    found = admin.rsplit("/", 1)[0] + "/" + name
-    migrate(found)
-    yield found
-    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
-        await connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    async with empty_database(postgres_server.postgres.dsn) as found:
+        migrate(found)
+        yield found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import html
 import re
-import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
 import httpx
-import psycopg
 import pytest
 import pytest_asyncio
 
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
 from actonce.stack import Stack
+from tests.databases import empty_database
 from tests.integration.console_bench import console, form_of
 from tests.integration.console_stage import MARKUP, Stage, stage
 
@@ -48,13 +47,10 @@ class Seen:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def seen(postgres_server: Stack) -> AsyncIterator[Seen]:
-    admin, name = postgres_server.postgres.dsn, f"console_{secrets.token_hex(6)}"
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    dsn = admin.rsplit("/", 1)[0] + "/" + name
-    migrate(dsn)
-    async with Ledger(dsn) as ledger, console(dsn) as (_, http):
-        yield Seen(await stage(ledger), http)
+    async with empty_database(postgres_server.postgres.dsn) as dsn:
+        migrate(dsn)
+        async with Ledger(dsn) as ledger, console(dsn) as (_, http):
+            yield Seen(await stage(ledger), http)
 
 
 def words(page: str) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import AsyncIterator
 
-import psycopg
 import pytest
 import pytest_asyncio
-from psycopg import sql
 
 from actonce.ledger.migrate import migrate
 from actonce.stack import Stack
+from tests.databases import empty_database
 from tests.integration.console_bench import Desk, desk, form_of, routes_of, session
 from tests.integration.entry_bench import contract
 
@@ -57,18 +55,13 @@ FILLED = {  # good enough to reach the entry, about nothing that is there
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def at(postgres_server: Stack) -> AsyncIterator[Desk]:
-    admin, name = postgres_server.postgres.dsn, f"presses_{secrets.token_hex(6)}"
-    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
-        await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    dsn = admin.rsplit("/", 1)[0] + "/" + name
-    migrate(dsn)
-    async with desk(dsn) as found:
-        await found.on.start("p-1")
-        operation = await found.on.held("default/single/p-1", contract(bounded=True))
-        THERE["operation_id"] = operation.operation_id
-        yield found
-    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
-        await connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    async with empty_database(postgres_server.postgres.dsn) as dsn:
+        migrate(dsn)
+        async with desk(dsn) as found:
+            await found.on.start("p-1")
+            operation = await found.on.held("default/single/p-1", contract(bounded=True))
+            THERE["operation_id"] = operation.operation_id
+            yield found
 
 
 THERE = {

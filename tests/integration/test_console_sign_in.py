@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +12,6 @@ import psycopg
 import pytest
 import pytest_asyncio
 from fastapi import FastAPI
-from psycopg import sql
 
 from actonce.console.app import create_app
 from actonce.console.settings import ConsoleSettings
@@ -22,6 +20,7 @@ from actonce.ledger import people
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
 from actonce.stack import Stack
+from tests.databases import empty_database
 from tests.integration.console_bench import COOKIE, carry, form_of, routes_of, served
 from tests.unit.console.provider_double import CLIENT, SECRET, Double, serving
 
@@ -33,14 +32,9 @@ ORIGIN = {"Origin": "http://console"}
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def dsn(postgres_server: Stack) -> AsyncIterator[str]:
     """One ledger for all: what is counted is counted by name and by address, and each test has its own."""
-    admin, name = postgres_server.postgres.dsn, f"signing_{secrets.token_hex(6)}"
-    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
-        await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    found = admin.rsplit("/", 1)[0] + "/" + name
-    migrate(found)
-    yield found
-    async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:
-        await connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    async with empty_database(postgres_server.postgres.dsn) as found:
+        migrate(found)
+        yield found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
