@@ -20,6 +20,7 @@ from actonce.console.looks import look
 from actonce.console.notices import DONE
 from actonce.console.person import Visitor
 from actonce.console.state import console_of
+from actonce.contracts.approval import same_person
 from actonce.ledger import browse
 from actonce.ledger.browse import Heading
 from actonce.version import __version__
@@ -99,7 +100,12 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"lasting": lasting, "moment": moment, "pretty": pretty, "segment": segment, "timed": timed}
-    made.globals |= {"look": look, "static_version": static_version(), "version": __version__}
+    made.globals |= {
+        "look": look,
+        "same_person": same_person,
+        "static_version": static_version(),
+        "version": __version__,
+    }
     return made
 
 

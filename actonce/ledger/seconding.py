@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actonce.contracts.approval import same_person
 from actonce.contracts.errors import DecisionRefused
 from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import State
@@ -68,7 +69,7 @@ def _check(row: dict[str, Any], operation: Operation, *, agrees: bool, name: str
             decided_by=row["second_name"],
             decided_at=utc(row["second_at"]) if row["second_at"] else None,
         )
-    if agrees and name.casefold() == row["name"].casefold():
+    if agrees and same_person(name) == same_person(row["name"]):
         raise DecisionRefused(f"{what} waits for somebody else than who decided", code="same_person")
     at = (operation.epoch, operation.version)
     if agrees and (operation.state is not State.HELD or at != (row["expected_epoch"], row["expected_version"])):

@@ -55,12 +55,15 @@ class Desk:
         return (await decisions.consume(self.on.ledger, decision, UNCLEAR))[1]
 
 
+FULL_WIDTH = "Ada".translate({ord(letter): ord(letter) + 0xFEE0 for letter in "Ada"})  # other code points
+
+
 @pytest_asyncio.fixture
 async def desk(fresh_dsn: str) -> AsyncIterator[Desk]:
     settings = {"second_person": "mark_committed, permit_one_retry", "start_deadline_s": 0.2, "token_cache_s": 0}
     async with bench(fresh_dsn, None, **settings) as on:
         shown = {}
-        for name in ("Ada", "Ben"):
+        for name in ("Ada", "Ben", FULL_WIDTH):
             await people.add_person(on.ledger, name, [Role.OPERATOR], password=None, by="tests")
             _, value = await tokens.create_token(on.ledger, name, [Scope.DECIDE], by="tests", person=name)
             shown[name] = {"Authorization": f"Bearer {value}"}
@@ -109,6 +112,7 @@ async def test_a_decision_that_waits_is_not_applied_even_if_somebody_tries(desk:
 async def test_nobody_confirms_their_own_decision_under_any_spelling_or_token(desk: Desk) -> None:
     number = (await desk.decide()).json()["decision_id"]
     assert code(await desk.second("Ada", number)) == (409, "same_person")
+    assert code(await desk.second(FULL_WIDTH, number)) == (409, "same_person")
     assert code(await desk.second("ada", number)) == (403, "person-needed"), "the deployment's own token is nobody"
     assert code(await desk.second("Cleo", number)) == (403, "person-needed")
     desk.shown["Ben"], ben = desk.shown["Ada"], desk.shown["Ben"]
