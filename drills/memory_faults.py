@@ -203,7 +203,10 @@ class IndexDropped(MemoryFault):
 
 
 class MadeAnew(MemoryFault):
-    """Table and index are there, valid and empty: a restore of the schema without its data. Only the canary knows."""
+    """Table and index are there, valid and empty: a restore of the schema without its data.
+
+    Canary and count of rows know.
+    """
 
     observations = ("rows_gone",)
     troubles = frozenset({"canary_missing"})
@@ -215,7 +218,8 @@ class MadeAnew(MemoryFault):
             "ALTER INDEX actonce_memory.item_embedding RENAME TO item_before_embedding",
             "CREATE TABLE actonce_memory.item (LIKE actonce_memory.item_before INCLUDING DEFAULTS)",
             "ALTER TABLE actonce_memory.item ADD PRIMARY KEY (tenant, key)",
-            "CREATE INDEX item_embedding ON actonce_memory.item USING hnsw (embedding vector_cosine_ops)",
+            "CREATE INDEX item_embedding ON actonce_memory.item USING ivfflat (embedding vector_cosine_ops)"
+            " WITH (lists = 1)",
         )
 
     async def observe(self) -> None:

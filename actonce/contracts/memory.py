@@ -30,6 +30,7 @@ class Trouble(StrEnum):
     INDEX_NOT_USED = "index_not_used"  # the database would answer past it
     CANARY_MISSING = "canary_missing"  # a row that must be there is not shown by the index
     INDEX_INCOMPLETE = "index_incomplete"  # fewer rows than the table holds
+    ROWS_MISSING = "rows_missing"  # the tables hold less than was put there: half a restore, say
     EMBEDDER_CHANGED = "embedder_changed"  # what is stored was embedded by another, or in another dimension
     EMBEDDER_FAILED = "embedder_failed"
     FOREIGN = "foreign"  # not the memory in which this deployment remembers

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-DIMENSION_MAX = 2000  # what pgvector's HNSW index takes
+DIMENSION_MAX = 2000  # what pgvector's indexes take
 _WORDS = re.compile(r"\w+")
 
 

@@ -3,11 +3,12 @@
     catalog       the extension, the table with its dimension, and exactly our index: valid, ready, over all rows
     plan          the database answers this very statement through that index
     canary        a row of this tenant that must be there is shown by the index, with what only we know it says
-    completeness  the index shows as many rows as the table holds for this filter, counted without it
+    completeness  the index shows as many rows as the table holds for this filter, counted without it, and the table
+                  holds as many rows of this tenant as were ever put there, counted at the time and kept elsewhere
 
 A dropped index alone would lose no row, since PostgreSQL then scans the table; it would only be slow, and unproven.
-What reads as "nothing remembered" is a collection that was made anew, an index whose rows are missing, or a filtered
-search that gave up early. Canary and completeness see those, whatever the catalog says.
+What reads as "nothing remembered" is a collection that was made anew, half a restore, or an index whose rows are
+missing. Canary and completeness see those, whatever the catalog says.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from actonce.memory.wire import Link
 TABLE = "actonce_memory.item"
 INDEX = "item_embedding"
 OPERATOR_CLASS = "vector_cosine_ops"
+LISTS = 1  # all of which are read: the index is exact
 
 
 class Unproven(Exception):
@@ -51,14 +53,12 @@ class Question:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-# For one transaction: the planner must not take another way while the index exists, and a filtered search must go on
-# until it has enough rows (pgvector would give up after `ef_search` rows of other tenants, and show nothing). Rows that
-# a policy of the database hides from this role are an error, not nothing.
+# For one transaction: the planner must not take another way while the index exists, and the index must show every row.
+# Rows that a policy of the database hides from this role are an error, not nothing.
 SETTINGS: LiteralString = (
     "SELECT set_config(name, value, true) FROM (VALUES ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'),"
-    " ('enable_sort', 'off'), ('enable_incremental_sort', 'off'), ('hnsw.iterative_scan', 'strict_order'),"
-    " ('hnsw.ef_search', '100'), ('hnsw.max_scan_tuples', '200000'), ('row_security', 'off'),"
-    " ('statement_timeout', %(timeout_ms)s))"
+    " ('enable_sort', 'off'), ('enable_incremental_sort', 'off'), ('ivfflat.probes', '1'),"
+    " ('row_security', 'off'), ('statement_timeout', %(timeout_ms)s))"
     " AS s (name, value)"
 )
 SEARCH: LiteralString = (
@@ -70,6 +70,10 @@ COUNT: LiteralString = (
     "SELECT count(*) AS rows FROM (SELECT 1 FROM actonce_memory.item WHERE tenant = %(tenant)s"
     " AND canary = %(canary)s AND facts @> %(filter)s::jsonb LIMIT %(k)s + 1) AS capped"
 )
+_ROWS: LiteralString = (
+    "SELECT (SELECT items FROM actonce_memory.tenant WHERE tenant = %(tenant)s) AS put,"
+    " (SELECT count(*) FROM actonce_memory.item WHERE tenant = %(tenant)s) AS held"
+)
 _CATALOG: LiteralString = (
     "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'vector') AS extension,"
     " to_regclass('actonce_memory.identity') IS NOT NULL AS set_up,"
@@ -80,7 +84,7 @@ _CATALOG: LiteralString = (
 _INDEX: LiteralString = (
     "SELECT i.indisvalid AS valid, i.indisready AS ready, i.indislive AS live, i.indpred IS NULL AS whole,"
     " i.indrelid = to_regclass('actonce_memory.item') AS ours, am.amname AS method, o.opcname AS operators,"
-    " pg_get_indexdef(c.oid, 1, true) AS what"
+    " c.reloptions AS options, pg_get_indexdef(c.oid, 1, true) AS what"
     " FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid JOIN pg_am am ON am.oid = c.relam"
     " JOIN pg_opclass o ON o.oid = i.indclass[0]"
     " WHERE c.oid = to_regclass('actonce_memory.item_embedding')"
@@ -112,13 +116,13 @@ async def _check_index(link: Link) -> None:
         raise Unproven(
             Trouble.INDEX_INVALID, f"the index {INDEX} is not valid: its build runs, or broke off: rebuild it"
         )
-    found = (index["ours"], index["whole"], index["method"], index["operators"], index["what"])
-    if found != (True, True, "hnsw", OPERATOR_CLASS, "embedding"):
+    found = tuple(index[name] for name in ("ours", "whole", "method", "options", "operators", "what"))
+    if found != (True, True, "ivfflat", [f"lists={LISTS}"], OPERATOR_CLASS, "embedding"):
         raise Unproven(
             Trouble.INDEX_WRONG,
-            f"the index {INDEX} is {index['method']} {index['operators']} on {index['what']}"
+            f"the index {INDEX} is {index['method']} {index['options']} {index['operators']} on {index['what']}"
             f"{'' if index['ours'] else ' of another table'}{'' if index['whole'] else ' over a part of the rows'}; "
-            f"it must be hnsw {OPERATOR_CLASS} on embedding over all rows: rebuild it",
+            f"it must be ivfflat ['lists={LISTS}'] {OPERATOR_CLASS} on embedding over all rows: rebuild it",
         )
 
 
@@ -142,6 +146,17 @@ async def check_canary(link: Link, question: Question, token: str | None) -> Non
             Trouble.CANARY_MISSING,
             f"the index {'shows another canary' if shown else 'does not show the canary'} of tenant "
             f"{question.tenant!r}: rows are missing from the index or from the collection",
+        )
+
+
+async def check_rows(link: Link, tenant: str) -> None:
+    """The collection holds what this tenant ever put there. Raises Unproven."""
+    row = await _one(link, _ROWS, {"tenant": tenant})
+    if row["held"] < row["put"]:
+        raise Unproven(
+            Trouble.ROWS_MISSING,
+            f"the collection holds {row['held']} of the {row['put']} rows of tenant {tenant!r}; restore it from a "
+            "backup",
         )
 
 

@@ -10,6 +10,7 @@ effect key at the destination.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.types.json import Jsonb
 
+from actonce import migrating
 from actonce.contracts.errors import MemoryRefused
 from actonce.contracts.memory import (
     FACTS_BYTES_MAX,
@@ -112,15 +114,18 @@ class Memory:
     # Within the deadline.
 
     async def _told(self, ask: Callable[[float], Awaitable[T]]) -> T | Unavailable:
-        """Ask; whatever goes wrong outside of the caller becomes `Unavailable`. A new database is set up first."""
+        """Ask; whatever goes wrong outside of the caller is `Unavailable`. A new or older memory is set up first."""
         ends_s = time.monotonic() + self.deadline_s
         try:
             try:
                 return await ask(ends_s)
+            except psycopg.errors.UndefinedColumn:  # set up by an earlier release
+                make = functools.partial(migrating.apply, self.dsn, "actonce.memory")
             except Unproven as why:
                 if why.trouble is not Trouble.NOT_SET_UP or self.expected_id is not None:
                     raise
-            await asyncio.wait_for(_in_thread(lambda: set_up(self.dsn, self.embedder)), _left_s(ends_s))
+                make = functools.partial(set_up, self.dsn, self.embedder)
+            await asyncio.wait_for(_in_thread(make), _left_s(ends_s))
             return await ask(ends_s)
         except Unproven as why:
             return Unavailable(trouble=why.trouble, words=why.words)
@@ -167,6 +172,7 @@ class Memory:
             await proof.check_catalog(link, self.embedder.dimension)
             await proof.check_plan(link, question)
             await proof.check_canary(link, canary, token)
+            await proof.check_rows(link, question.tenant)
             rows, complete = await proof.search(link, question)
         if not rows:
             return Empty(memory_id=memory_id)
@@ -196,8 +202,9 @@ class Memory:
         """Return (memory_id, the tenant's canary token or None if it was never here). Raises Unproven."""
         try:
             cursor = await link.execute(
-                "SELECT memory_id, embedder, dimension, (SELECT canary FROM actonce_memory.tenant WHERE tenant = %s)"
-                " AS token FROM actonce_memory.identity",
+                "SELECT memory_id, embedder, dimension, tenants, (SELECT canary FROM actonce_memory.tenant"
+                " WHERE tenant = %s) AS token, (SELECT count(*) FROM actonce_memory.tenant) AS tenants_held"
+                " FROM actonce_memory.identity",
                 (tenant,),
             )
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
@@ -207,6 +214,11 @@ class Memory:
             raise Unproven(Trouble.NOT_SET_UP, "this database holds no memory")
         if self.expected_id not in (None, str(row["memory_id"])):
             raise Unproven(Trouble.FOREIGN, f"this is memory {row['memory_id']}, expected is {self.expected_id}")
+        if row["tenants_held"] < row["tenants"]:
+            raise Unproven(
+                Trouble.ROWS_MISSING,
+                f"the memory knows {row['tenants_held']} of its {row['tenants']} tenants; restore it from a backup",
+            )
         if (row["embedder"], row["dimension"]) != (self.embedder.name, self.embedder.dimension):
             raise Unproven(
                 Trouble.EMBEDDER_CHANGED,
