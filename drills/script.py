@@ -99,6 +99,11 @@ class ScriptCell:
             return ("-m drills.controls.broken", self.control, verb)
         return ("-m actonce.entry",) if verb == "entry" else ("worker.py", verb)
 
+    def _asks(self, amount_minor: int) -> bool:
+        """Whether people must approve a refund of this amount here."""
+        settings = self.script.spec.get("settings", {}).get("contracts", {}).get("payments", {})
+        return any(amount_minor > rule["over_minor"] for rule in settings.get("approvals", ()))
+
     def refund(self, name: str, ends: tuple[str, ...] = ("complete",), **more: Any) -> Wanted:
         """A task of one refund, named within the cell."""
         key = f"{self.key}-{name}"
@@ -113,6 +118,7 @@ class ScriptCell:
             step=STEP,
             subject=payload["payment_id"],
             amount_minor=payload["amount_minor"],
+            approval=self._asks(payload["amount_minor"]),
             expected=more.pop("expected", None),
         )
         body = {"destination": "payments", "action": "refund", "payload": payload}
@@ -240,7 +246,10 @@ def _may_exist(operation: PlannedOperation) -> bool:
 async def _export(cell: Cell, plan: ScriptCell, planned: Planned) -> None:
     probes = {derive_operation_id(TENANT, f"{TENANT}/single/{plan.key}-probe", STEP, 0)}
     await export_ledger(cell.ledger, cell.run.writer, plan.full_name, probes)
-    await export_release(cell.ledger, cell.run.writer, plan.full_name, {task.task_id for task in planned.tasks})
+    tasks = {task.task_id for task in planned.tasks}
+    found = await export_release(cell.ledger, cell.run.writer, plan.full_name, tasks)
+    if found < len(tasks) and not planned.renamed:  # order and rate would be judged on what happens to be there
+        raise Invalid(f"{plan.full_name}: the ledger has {found} of the {len(tasks)} tasks that were submitted")
     for task in planned.tasks:
         await export_task(cell.parts.temporal, cell.ledger, cell.run.writer, plan.full_name, task.task_id)
 

@@ -72,7 +72,7 @@ _START: dict[str, Any] = {
         **documented(400, 404, 409, 413, 422, 503),
     },
 )
-async def start(task_type: str, request: Request, response: Response, entry: Shared) -> TaskView:
+async def start(task_type: str, request: Request, response: Response, entry: Shared, who: Who) -> TaskView:
     """The task is in the ledger before this answers. The same key and payload are the same task, for ever."""
     known_type(task_type, entry.settings.task_types)
     key, tenant = task_key(request), tenant_of(request)
@@ -86,6 +86,7 @@ async def start(task_type: str, request: Request, response: Response, entry: Sha
         recording_wait_s=entry.settings.recording_wait_s,
         deadline=deadline_of(request),
         backlog_max=entry.settings.backlog_max,
+        submitted_by=who.name,
     )
     if task.outcome is not None:
         response.status_code = 200

@@ -162,6 +162,7 @@ class TaskView(BaseModel):
     payload: dict[str, Any]
     payload_digest: str
     created_at: datetime
+    submitted_by: str | None = Field(description="the person whose token started it; null: a deployment's own token")
     deadline: datetime | None = Field(description="nothing is sent for it afterwards")
     released_at: datetime | None = Field(description="when it left the backlog; null while it waits there")
     ahead: int = Field(description="tasks of its type before it in the backlog")

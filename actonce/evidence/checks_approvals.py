@@ -39,15 +39,15 @@ def approvals_kept(case: Case) -> list[Finding]:
 
 
 def effects_approved(case: Case) -> list[Finding]:
-    """No effect of an operation that people are asked about, but on an approval that was given, and in its time."""
+    """No effect of an operation that people are, or had to be, asked about without an approval in its time."""
     findings = []
     for cell in case.evidence.arm("guarded", "control"):
-        approvals: dict[str, list[CallerApproval]] = {}
+        approvals: dict[str, list[CallerApproval]] = {o.operation_id: [] for o in cell.operations if o.approval}
         for line in case.evidence.of(CallerApproval, cell.cell):
             approvals.setdefault(line.operation_id, []).append(line)
         for effect in case.evidence.of(Effect, cell.cell):
             mine = approvals.get(effect.operation_id or "")
-            if not mine:
+            if mine is None:
                 continue
             at = moment(effect.at)
             given = [a for a in mine if a.consumed_at is not None and a.decided_at is not None]

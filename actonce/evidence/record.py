@@ -92,7 +92,7 @@ class Expected(Strict):
 class PlannedOperation(Strict):
     """One operation that a cell drives. `subject` is the business fact the drill chose (unique per
     operation in the run, e.g. the payment id): effects of arms that carry no operation_id are matched by
-    it."""
+    it. `approval`: people must have approved it before it has an effect."""
 
     operation_id: str = Field(min_length=1)
     tenant: str = ""
@@ -102,6 +102,7 @@ class PlannedOperation(Strict):
     step: str = ""
     subject: str | None = None
     amount_minor: int | None = None
+    approval: bool = False
     expected: Expected | None = None
 
 

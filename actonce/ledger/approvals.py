@@ -216,7 +216,7 @@ async def vote(ledger: Ledger, approval_id: str, decision: Decision, given: Appr
         mine = next((said for name, said in voices if same_person(name) == me), None)
         if given.digest == approval.digest and mine == decision and _stands(approval, decision):
             return approval
-        asked_by_me = me in await _requesters(connection, approval.key)
+        asked_by_me = me in await _requesters(connection, approval)
         refusal = _refusal(approval, decision, given, mine, asked_by_me=asked_by_me)
         await _click(connection, approval, decision, given.name, given.note, refusal.code if refusal else "counted")
         if refusal is None:
@@ -241,12 +241,18 @@ async def _voices(connection: Connection, approval: Approval) -> list[tuple[str,
     return [(row["name"], row["decision"]) for row in rows]
 
 
-async def _requesters(connection: Connection, key: OperationKey) -> set[str]:
-    """Everybody who asked for this operation, in whatever round: who asks again does not speak for who asked first."""
+async def _requesters(connection: Connection, approval: Approval) -> set[str]:
+    """Everybody who asked for this operation, in whatever round, and who started its task.
+
+    Who asks again does not speak for who asked first, and who starts a task not by naming another in its payload.
+    """
     rows = await many(
-        connection, f"SELECT DISTINCT requested_by FROM actonce.approval WHERE {WHERE_KEY}", identity_params(key)
+        connection,
+        f"SELECT requested_by AS name FROM actonce.approval WHERE {WHERE_KEY} UNION SELECT submitted_by"
+        " FROM actonce.task WHERE task_id = %(task_id)s AND submitted_by IS NOT NULL",
+        {**identity_params(approval.key), "task_id": approval.task_id},
     )
-    return {same_person(row["requested_by"]) for row in rows}
+    return {same_person(row["name"]) for row in rows}
 
 
 async def satisfies(connection: Connection, approval: Approval, terms: ApprovalTerms) -> bool:
@@ -257,7 +263,7 @@ async def satisfies(connection: Connection, approval: Approval, terms: ApprovalT
         return True
     voices = {same_person(name) for name, said in await _voices(connection, approval) if said == "approve"}
     if not terms.requester_may_approve:
-        voices -= await _requesters(connection, approval.key)
+        voices -= await _requesters(connection, approval)
     return len(voices) >= terms.approvers
 
 

@@ -119,7 +119,7 @@ async def turn(ledger: Ledger, task_type: str, queue: str, *, limit: int) -> lis
             "UPDATE actonce.task SET released_at = statement_timestamp() WHERE task_id IN"
             " (SELECT task_id FROM actonce.task WHERE task_type = %s AND released_at IS NULL"
             " AND state = 'queued' AND NOT cancel_requested"
-            " ORDER BY created_at, task_id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING *",
+            " ORDER BY created_at, task_id LIMIT %s FOR UPDATE) RETURNING *",
             (task_type, room),
         )
         if now.rate_per_s is not None:

@@ -54,6 +54,7 @@ class Task:
     created_at: datetime
     deadline: datetime | None
     released_at: datetime | None
+    submitted_by: str | None  # by the token it was started with
 
     @staticmethod
     def of(row: dict[str, Any]) -> Task:
@@ -75,8 +76,11 @@ async def accept(
     recording_wait_s: float = RECORDING_WAIT_S,
     deadline: datetime | None = None,
     backlog_max: int | None = None,
+    submitted_by: str | None = None,
 ) -> tuple[Task, bool]:
     """Record a task in the backlog, or find the same one. Returns (task, created). Nothing is sent after `deadline`.
+
+    `submitted_by`: the person whose token started it, who is one of its requesters whatever the payload says.
 
     Raises BacklogFull when a new one would be more than `backlog_max` of its type, TaskConflict for the same key with
     another payload, PayloadError for a payload without a digest, and StillRecording while another transaction has
@@ -87,7 +91,7 @@ async def accept(
     async with ledger.transaction() as connection:
         created = await _insert(
             connection,
-            (task_id, tenant, task_type, task_key, task_id, Jsonb(payload), digest, deadline),
+            (task_id, tenant, task_type, task_key, task_id, Jsonb(payload), digest, deadline, submitted_by),
             recording_wait_s,
         )
         if created is not None:
@@ -112,7 +116,7 @@ async def _insert(connection: Connection, values: tuple[Any, ...], wait_s: float
         return await one(
             connection,
             "INSERT INTO actonce.task (task_id, tenant, task_type, task_key, workflow_id, payload, payload_digest,"
-            " deadline) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING *",
+            " deadline, submitted_by) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING *",
             values,
         )
     except psycopg.errors.LockNotAvailable as error:

@@ -120,7 +120,7 @@ class Memory:
             try:
                 return await ask(ends_s)
             except psycopg.errors.UndefinedColumn:  # set up by an earlier release
-                make = functools.partial(migrating.apply, self.dsn, "actonce.memory")
+                make: Callable[[], object] = functools.partial(migrating.apply, self.dsn, "actonce.memory")
             except Unproven as why:
                 if why.trouble is not Trouble.NOT_SET_UP or self.expected_id is not None:
                     raise

@@ -258,12 +258,11 @@ def _export_verdict(writer: EvidenceWriter, cell: str, row: Row) -> None:
     )
 
 
-async def export_release(reader: LedgerReader, writer: EvidenceWriter, cell: str, task_ids: set[str]) -> None:
-    """When each task was accepted and let go, and by which rate."""
+async def export_release(reader: LedgerReader, writer: EvidenceWriter, cell: str, task_ids: set[str]) -> int:
+    """When each task was accepted and let go, and by which rate. Returns how many were found."""
     controls = {row["task_type"]: row for row in await reader.rows("release")}
-    for row in await reader.rows("task"):
-        if row["task_id"] not in task_ids:
-            continue
+    found = [row for row in await reader.rows("task") if row["task_id"] in task_ids]
+    for row in found:
         control = controls.get(row["task_type"])
         writer.append(
             "caller",
@@ -276,6 +275,7 @@ async def export_release(reader: LedgerReader, writer: EvidenceWriter, cell: str
             rate_per_s=control["rate_per_s"] if control else None,
             changed_at=utc(control["changed_at"]) if control else None,
         )
+    return len(found)
 
 
 _STATES = {

@@ -149,7 +149,7 @@ class ConsumerStopped(Script):
 
         async def over() -> bool:
             found = await self.ask("/v1/approvals")
-            return all(one["state"] == "expired" for one in found)
+            return len(found) == WITH_APPROVAL and all(one["state"] == "expired" for one in found)
 
         await eventually(over, within_s=APPROVAL_S + POINT_S, what="the approvals have expired", every_s=0.5)
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from actonce.contracts.approval import ApprovalTerms, Proposal
 from actonce.contracts.identity import OperationKey, derive_operation_id
-from actonce.ledger import approvals
+from actonce.contracts.people import Role, Scope
+from actonce.ledger import approvals, people, tokens
 from actonce.ledger.approvals import Approval
+from actonce.ledger.store import many
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
 from tests.integration.entry_bench import Bench, bench
@@ -55,6 +57,32 @@ async def test_what_would_run_is_shown_with_its_digest_and_the_ledgers_deadline(
         assert (await on.http.get("/v1/approvals", params={"state": "approved"})).json() == []
         unknown = await on.http.get("/v1/approvals/ap1_nothing")
         assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_approval")
+
+
+async def test_who_starts_a_task_asks_for_it_whomever_its_payload_names(fresh_dsn: str) -> None:
+    async with bench(fresh_dsn, None, start_deadline_s=0.2, token_cache_s=0) as on:
+        shown = {}
+        for name in ("Olga", "Ben"):
+            await people.add_person(on.ledger, name, [Role.ADMIN], password=None, by="tests")
+            _, value = await tokens.create_token(
+                on.ledger, name, [Scope.START, Scope.READ, Scope.APPROVE], by="tests", person=name
+            )
+            shown[name] = {"Authorization": f"Bearer {value}"}
+        started = await on.start("h-1", {"amount_minor": 100, "requested_by": "ada"}, **shown["Olga"])
+        assert started.json()["submitted_by"] == "Olga"
+        await on.start("h-1", {"amount_minor": 100, "requested_by": "ada"}, **shown["Ben"])  # the same task again
+        approval = await proposed(on)
+        assert approval.requested_by == "ada"
+        path = f"/v1/approvals/{approval.approval_id}/approve"
+        codes = []
+        for name in ("Olga", "Ben"):
+            body = {"name": name, "note": "looked", "digest": approval.digest}
+            said = (await on.http.post(path, json=body, headers=shown[name])).json()
+            codes.append(said.get("code") or said["state"])
+        assert codes == ["requester", "approved"]
+        async with on.ledger.transaction() as connection:
+            [event] = await many(connection, "SELECT body FROM actonce.audit WHERE kind = 'task.accepted'")
+        assert event["body"]["submitted_by"] == "Olga"
 
 
 async def test_the_decision_is_a_row_before_the_workflow_is_told(servers: Stack, fresh_dsn: str) -> None:

@@ -92,6 +92,15 @@ def test_effect_needs_an_approval_that_was_in_force(
     assert [str(f).partition(":")[0] for f in found] == (["effect without approval op=op1_x"] if caught else [])
 
 
+def test_effect_that_people_had_to_be_asked_about_and_were_not_is_found(tmp_path: Path) -> None:
+    run = Run()
+    cell = plan(run, "x")
+    cell["operations"][0]["approval"] = True
+    run.journal("effect", "x", 20.0, object_id="re_1", request_id="r1", operation_id="op1_x", state="succeeded")
+    found = effects_approved(build(load(run.write(tmp_path / "run"))))
+    assert [str(f).partition(":")[0] for f in found] == ["effect without approval op=op1_x"]
+
+
 def observed(name: str, facts: dict[str, Any]) -> bool:
     line = {"order": 1, "mono_ns": 1, "at": at(1), "source": "witness", "cell": "x", "kind": "observation"}
     return carries(Observation.model_validate({**line, "name": name, "target": "temporal", "facts": facts}))[0]
