@@ -69,7 +69,7 @@ class LeaseBook(Protocol):
     async def checked(self, lease_id: str) -> None: ...
     async def renewed(self, lease_id: str, expires_at: datetime) -> None: ...
     async def ended(self, lease: Lease, why: str, credential_is: CredentialState | None = None) -> None: ...
-    async def lapsed(self, credential: str, generation: int, why: str) -> bool: ...
+    async def lapsed(self, credential: str, generation: int, why: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,10 @@ class _Slot:
         self.lease, self.secret, self.trouble = None, "", ""
 
 
+def _ended(slot: _Slot, standing: Standing) -> NoLease:
+    return NoLease(_ENDED[standing.state], f"{slot.name} is {standing.state}: {standing.why}")
+
+
 class Broker:
     """See the module. `open` it on a ledger before the first lease; `close` it when the process stops."""
 
@@ -148,6 +152,7 @@ class Broker:
         if not stale and slot.lease is not None and slot.left_s > min_left_s:
             return slot.lease
         if slot.no_lease is not None and clocks.now_s() < slot.asked_again_s:
+            await self._has_ended(slot, slot.no_lease.words)  # the manager is not asked; others' leases may be over now
             return slot.no_lease
         await self._refresh(slot)
         if slot.lease is not None and slot.left_s > min_left_s:
@@ -261,7 +266,7 @@ class Broker:
             if old is not None:
                 await self._let_go(old.lease_id)
             slot.drop()
-            self._none(slot, NoLease(_ENDED[standing.state], f"{slot.name} is {standing.state}: {standing.why}"))
+            self._none(slot, _ended(slot, standing))
             return
         usable = old is not None and old.lease_id not in standing.ended and old.generation == standing.generation
         if slot.lapsing != standing.generation:
@@ -314,10 +319,20 @@ class Broker:
         if slot.lease is not None and usable:
             slot.lapsing = standing.generation
         slot.drop()
-        if slot.lapsing is not None and await self._known_book.lapsed(slot.name, slot.lapsing, why):
-            self._none(slot, NoLease(Reason.CREDENTIAL_EXPIRED, f"the last lease of {slot.name} ended: {why}"))
-            return
         self._none(slot, NoLease(Reason.CREDENTIAL_UNAVAILABLE, f"no lease of {slot.name}: {why}"))
+        await self._has_ended(slot, why)
+
+    async def _has_ended(self, slot: _Slot, why: str) -> None:
+        """Where the last lease of this process ran out: was it the last one of all? Then the credential has ended.
+
+        Whoever of the processes records it: each says what the ledger says.
+        """
+        if slot.lapsing is None or slot.no_lease is None or slot.no_lease.reason is not Reason.CREDENTIAL_UNAVAILABLE:
+            return
+        await self._known_book.lapsed(slot.name, slot.lapsing, why)
+        standing = await self._known_book.standing(slot.name)
+        if standing.state != "active":
+            self._none(slot, _ended(slot, standing))
 
     def _none(self, slot: _Slot, no_lease: NoLease) -> None:
         if slot.no_lease is None or slot.no_lease.reason is not no_lease.reason:

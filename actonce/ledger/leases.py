@@ -143,8 +143,8 @@ class Leases:
                 await _close(connection, lease.credential, lease.generation, credential_is, why, self._holder)
             await _revoke_lease(connection, lease.lease_id, why)
 
-    async def lapsed(self, credential: str, generation: int, why: str) -> bool:
-        """A lease ran out and the manager gave no other. Was it the last one of all processes? Then nobody gets one
+    async def lapsed(self, credential: str, generation: int, why: str) -> None:
+        """A lease ran out and the manager gave no other. If it was the last one of all processes, nobody gets one
         before a person has rotated."""
         async with self._ledger.transaction() as connection:
             await one(connection, "SELECT 1 FROM actonce.credential WHERE name = %s FOR UPDATE", (credential,))
@@ -154,9 +154,8 @@ class Leases:
                 " AND expires_at > clock_timestamp()",
                 (credential, generation),
             )
-            if other is not None:
-                return False
-            return await _close(connection, credential, generation, "expired", why, self._holder)
+            if other is None:
+                await _close(connection, credential, generation, "expired", why, self._holder)
 
 
 async def _close(

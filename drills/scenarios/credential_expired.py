@@ -91,6 +91,13 @@ class _Expired(Script):
 
         await eventually(over, within_s=POINT_S, what=f"{self.cell.name}: no lease in force", every_s=0.1)
         self.observe(self.observed, f"{self.cell.account}/write", leasing.standing(self.cell))
+        if self.guarded:  # a process that never had a lease cannot tell an end from an outage; the ledger can
+            await eventually(self.known, within_s=POINT_S, what=f"{self.cell.name}: the ledger knows", every_s=0.2)
+
+    async def known(self) -> bool:
+        """Somebody who had a lease has recorded that the credential is expired."""
+        found = await self.ask("/v1/credentials")
+        return any(one["name"] == f"{self.cell.account}/write" and one["state"] == "expired" for one in found)
 
     async def heal(self, **modes: Any) -> None:
         """The lease manager gives again; who may lease it is another question."""

@@ -65,11 +65,9 @@ class Book:
         if credential_is is not None:
             self.is_now = replace(self.is_now, state=credential_is, why=why)
 
-    async def lapsed(self, credential: str, generation: int, why: str) -> bool:
-        if self.others_in_force:
-            return False
-        self.is_now = replace(self.is_now, state="expired", why=why)
-        return True
+    async def lapsed(self, credential: str, generation: int, why: str) -> None:
+        if not self.others_in_force:
+            self.is_now = replace(self.is_now, state="expired", why=why)
 
 
 @dataclass
@@ -180,6 +178,33 @@ async def test_the_end_of_one_lease_while_others_have_theirs_ends_no_credential(
     bench.book.others_in_force = False  # theirs end too
     await bench.broker.tick()
     assert bench.book.is_now.state == "expired"
+
+
+async def test_whoever_asks_after_the_last_lease_of_all_is_told_so_before_the_next_tick(bench: Bench) -> None:
+    """Between two ticks the manager is not asked again, and the ledger is."""
+    bench.book.others_in_force = True
+    lease = await bench.lease()
+    bench.provider.denying = {"issue", "renew"}
+    await over(lease)
+    assert (await bench.none()).reason is Reason.CREDENTIAL_UNAVAILABLE
+    asked = bench.asked("issue")
+    bench.book.others_in_force = False
+    assert (await bench.none()).reason is Reason.CREDENTIAL_EXPIRED
+    assert bench.asked("issue") == asked
+
+
+async def test_who_records_the_end_second_says_the_same_as_who_was_first(bench: Bench) -> None:
+    lease = await bench.lease()
+    bench.provider.denying = {"issue", "renew"}
+    await over(lease)
+    real = bench.book.lapsed
+
+    async def after_another(credential: str, generation: int, why: str) -> None:
+        bench.book.is_now = replace(bench.book.is_now, state="expired", why="another process saw it")
+        await real(credential, generation, why)
+
+    bench.book.lapsed = after_another  # type: ignore[method-assign]
+    assert (await bench.none()).reason is Reason.CREDENTIAL_EXPIRED
 
 
 async def test_a_lease_that_ran_out_is_expired_and_not_revoked(bench: Bench) -> None:
