@@ -28,6 +28,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 _CHUNK = 64 * 1024
 HEAD_BYTES_MAX = 64 * 1024
 CLOSE_S = 5.0
+WHOLE_S = 2.0  # for the rest of a request whose far side is gone; callers write head and body one after the other
 
 Ender = Literal["caller", "far", "tap"]
 
@@ -216,6 +217,8 @@ class _Link:
         self.via = via
         self.peer_port = peer_port
         self.current: Exchange | None = None
+        self._whole = asyncio.Event()  # the current request was seen to its last byte
+        self._far_gone = False
 
     def end(self, by: Ender) -> None:
         if self.current is not None and self.current.ended_by is None:
@@ -244,23 +247,35 @@ class _Link:
                 at = datetime.now(UTC).isoformat(timespec="microseconds")
                 self.current = Exchange(self.number, time.monotonic_ns(), at, self.via, self.peer_port)
                 self.tap.exchanges.append(self.current)
-            rest = self.current.feed(data) if self.tap._http else self._whole(self.current, data)
+                self._whole.clear()
+            rest = self.current.feed(data) if self.tap._http else self._unparsed(self.current, data)
             if self.tap._http and self.current.complete_ns is None and self._armed():
                 return pending
             part, pending = pending[: len(pending) - len(rest)], rest
             gate = self.tap.trip(self.current) if self.current.complete_ns is not None else None
+            if self.current.complete_ns is not None:
+                self._whole.set()
             if gate is not None:
                 await gate.opened.wait()
-            far.write(part)
-            await far.drain()
+            await self._forward(part, far)
             data = rest
         return pending
+
+    async def _forward(self, part: bytes, far: asyncio.StreamWriter) -> None:
+        """What cannot go up any more is still seen: `pump_down` tells the caller."""
+        if self._far_gone:
+            return
+        try:
+            far.write(part)
+            await far.drain()
+        except (ConnectionError, TimeoutError):
+            self._far_gone = True
 
     def _armed(self) -> bool:
         return self.tap.gate is not None and not self.tap.gate.tripped.is_set()
 
     @staticmethod
-    def _whole(exchange: Exchange, data: bytes) -> bytes:
+    def _unparsed(exchange: Exchange, data: bytes) -> bytes:
         exchange.bytes_up += len(data)
         return b""
 
@@ -272,12 +287,23 @@ class _Link:
                 writer.write(data)
                 await writer.drain()
         except (ConnectionError, TimeoutError):
+            await self._rest_of_request()
             self.end("far")
             _end(writer, reset=True)
             return
+        await self._rest_of_request()
         self.end("far")
         with contextlib.suppress(ConnectionError, OSError, RuntimeError):
             writer.close()
+
+    async def _rest_of_request(self) -> None:
+        """The far side ended after a part of a request: see what the caller is still writing before it is told.
+
+        Else it would depend on how the caller cuts its writes whether a request counts as sent.
+        """
+        if self.tap._http and self.current is not None and self.current.complete_ns is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._whole.wait(), WHOLE_S)
 
 
 def _bound(host: str, port: int) -> socket.socket:
