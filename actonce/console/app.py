@@ -19,10 +19,12 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp
 
 from actonce.console import (
+    acts_access,
     acts_approvals,
     acts_control,
     acts_operations,
     events,
+    pages_access,
     pages_control,
     pages_operations,
     pages_overview,
@@ -48,8 +50,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("actonce.console")
 # Each for whoever is signed in.
-PAGES = (events, pages_overview, pages_tasks, pages_operations, pages_people, pages_control)
-ACTS = (acts_operations, acts_approvals, acts_control)  # each checks who may press it (`person.pressed`)
+PAGES = (events, pages_overview, pages_tasks, pages_operations, pages_people, pages_control, pages_access)
+ACTS = (acts_operations, acts_approvals, acts_control, acts_access)  # each checks who may press it (`person.pressed`)
 
 
 class _App(FastAPI):

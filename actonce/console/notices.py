@@ -20,4 +20,11 @@ DONE = {
     "cancelled": "Cancellation is recorded; unused permits are void. What may have been sent is reconciled.",
     "ended-before": "The task had ended already; nothing was cancelled.",
     "deadline": "The deadline is changed.",
+    "person-added": "They may sign in from now on.",
+    "person-roles": "The roles are set.",
+    "person-password": "The password is set. They are signed out everywhere.",
+    "person-disabled": "They are disabled and signed out; their tokens open nothing.",
+    "person-enabled": "They may sign in again.",
+    "token-revoked": "The token is revoked: it opens nothing any more.",
+    "own-password": "Your password is changed. Everywhere else you are signed out.",
 }

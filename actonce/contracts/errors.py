@@ -229,7 +229,8 @@ class PersonRefused(ActonceError):
     """A change of people or tokens that cannot be made.
 
     Codes: `name`, `password`, `role`, `scope` (what is given does not do), `taken` (there is such a person),
-    `unknown` (there is none, or no such token), `last_admin`.
+    `unknown` (there is none, or no such token), `last_admin`, `stale` (it was decided on something older),
+    `press_reused` (for something else).
     """
 
     def __init__(self, message: str, *, code: str) -> None:

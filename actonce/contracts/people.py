@@ -67,6 +67,9 @@ class Person:
     issuer: str | None  # of the identity provider that vouches for them
     disabled_at: datetime | None
     created_at: datetime
+    version: int = 1  # another one after every change but a password's being hashed anew
+    changed_by: str = ""  # the last one, and what it was
+    changed_what: str = ""
 
     @property
     def scopes(self) -> frozenset[Scope]:

@@ -18,6 +18,8 @@ from actonce.entry import (
     routes_browse,
     routes_credentials,
     routes_operations,
+    routes_people,
+    routes_policy,
     routes_release,
     routes_tasks,
 )
@@ -80,5 +82,7 @@ def create_app(
         routes_credentials.router,
         routes_alerts.router,
         routes_browse.router,
+        routes_people.router,
+        routes_policy.router,
     )
     return app

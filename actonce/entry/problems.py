@@ -20,6 +20,7 @@ from actonce.contracts.errors import (
     ForeignLedger,
     LedgerUnavailable,
     PayloadError,
+    PersonRefused,
     ReleaseRefused,
     TaskConflict,
 )
@@ -102,6 +103,20 @@ def _access(_: ExceptionHandler, __: Request, error: AccessRefused) -> Problem:
     return problem(409, "access-refused", "The change was refused", str(error), code=error.code)
 
 
+_PERSON_STATUS = {"unknown": 404, "stale": 409, "taken": 409, "last_admin": 409}
+_PERSON_TITLES = {
+    "unknown": "There is nobody, or nothing, of that name",
+    "stale": "It has changed since you read it",
+    "taken": "There is somebody of that name already",
+    "last_admin": "Somebody has to be able to undo it",
+}
+
+
+def _person(_: ExceptionHandler, __: Request, error: PersonRefused) -> Problem:
+    title = _PERSON_TITLES.get(error.code, "That does not do")
+    return problem(_PERSON_STATUS.get(error.code, 422), "person-refused", title, str(error), code=error.code)
+
+
 def _unavailable(_: ExceptionHandler, __: Request, error: LedgerUnavailable) -> Problem:
     log.warning("ledger_unavailable", error=str(error))
     return problem(
@@ -146,6 +161,7 @@ def install(app: FastAPI) -> None:
         DecisionRefused: _decision,
         ApprovalRefused: _approval,
         AccessRefused: _access,
+        PersonRefused: _person,
         LedgerUnavailable: _unavailable,
         ForeignLedger: _foreign,
     }
@@ -176,7 +192,7 @@ _SCHEMA: dict[str, Any] = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "code": {"type": "string", "description": "of a refused decision or vote"},
+        "code": {"type": "string", "description": "of a refused decision, vote or change"},
         "decided_by": {"type": ["string", "null"], "description": "who decided before"},
         "decided_at": {"type": ["string", "null"]},
         "may_commit_until": {"type": ["string", "null"], "description": "of a decision that came too early"},

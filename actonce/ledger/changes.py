@@ -81,6 +81,24 @@ def _release(at: datetime, body: dict[str, Any]) -> Change:
     return Change(at, f"version {body['version']}: {state}; {body['why']}", body["name"])
 
 
+async def of_person(ledger: Ledger, name: str, version: int) -> list[Change]:
+    """How a person was changed after `version`; oldest first. (Not by changes from before they had versions.)"""
+    async with snapshot(ledger) as connection:
+        rows = await many(
+            connection,
+            "SELECT at, body FROM actonce.audit WHERE kind COLLATE \"C\" = 'person.changed' AND body ->> 'name' = %s"
+            " AND (body ->> 'version')::bigint > %s ORDER BY audit_id DESC LIMIT %s",
+            (name, version, CHANGES_MAX),
+        )
+    return [Change(row["at"], _person(row["body"]), row["body"]["changed_by"]) for row in reversed(rows)]
+
+
+def _person(body: dict[str, Any]) -> str:
+    now = ", ".join(sorted(body["roles"])) or "no role"
+    said = {"roles": f"roles are {now}", "password": "another password"}
+    return f"version {body['version']}: {said.get(body['changed_what'], body['changed_what'])}"
+
+
 async def of_deadline(ledger: Ledger, task_id: str) -> list[Change]:
     """How a task's deadline was changed, oldest first."""
     async with snapshot(ledger) as connection:

@@ -21,8 +21,8 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from psycopg.rows import DictRow
 
 from actonce.contracts.errors import PersonRefused, SignInRefused
-from actonce.contracts.people import PASSWORD_LENGTH_MAX, Person, Role, Session, checked_name
-from actonce.ledger.people import HASHER, as_typed, name_subject, person_of, slowly
+from actonce.contracts.people import PASSWORD_LENGTH_MAX, Person, Role, Session, checked_name, checked_password
+from actonce.ledger.people import HASHER, as_typed, is_password, lock_person, name_subject, person_of, slowly
 from actonce.ledger.store import Connection, Ledger, audit, digest_of, one
 
 SESSION_S = 12 * 3600.0  # a working day
@@ -102,8 +102,8 @@ async def sign_in_by_provider(
             elif sorted(row["roles"]) != wanted and row["disabled_at"] is None:
                 row = await one(
                     connection,
-                    "UPDATE actonce.person SET roles = %s, changed_by = %s, changed_what = 'roles' WHERE name = %s"
-                    " RETURNING *",
+                    "UPDATE actonce.person SET roles = %s, changed_by = %s, changed_what = 'roles',"
+                    " version = version + 1 WHERE name = %s RETURNING *",
                     (wanted, issuer, row["name"]),
                 )
             assert row is not None
@@ -142,6 +142,43 @@ async def session_of(ledger: Ledger, value: str, *, idle_s: float = IDLE_S, by_p
                 "UPDATE actonce.session SET seen_at = clock_timestamp() WHERE session_id = %s", (row["session_id"],)
             )
         return _session_of(row, person_of(row), row["began_at"])
+
+
+async def change_password(
+    ledger: Ledger, session: Session, current: str, fresh: str, source: str, *, limits: Limits = LIMITS
+) -> None:
+    """Who is signed in gives themselves another password. Their other sessions end; this one goes on.
+
+    The current one is asked for, and counted like a sign-in: whoever finds an open page does not take it over by that.
+    The same again changes nothing. Raises SignInRefused: `wrong`, `too_many`; PersonRefused: `password`.
+    """
+    checked_password(fresh)
+    name = session.person.name
+    row = await _counted(ledger, name, source, limits)
+    assert row is not None, "persons are never deleted"
+    kept = row["password_hash"]
+    if not await slowly(is_password, kept, current):
+        if await slowly(is_password, kept, fresh) and row["changed_by"] == name:
+            return  # this press had changed it before
+        async with ledger.transaction() as connection:
+            await audit(connection, "sign_in.refused", None, {"person": name, "source": _place(source)})
+        raise SignInRefused("the current password is another one", code="wrong")
+    hashed = await slowly(HASHER.hash, as_typed(fresh))
+    async with ledger.transaction() as connection:
+        now = await lock_person(connection, name)
+        if (now["password_hash"], now["disabled_at"]) != (kept, None):
+            raise SignInRefused("it was changed meanwhile", code="wrong")
+        await connection.execute(
+            "UPDATE actonce.session SET ended_at = clock_timestamp(), ended_why = 'another password'"
+            " WHERE person = %s AND ended_at IS NULL AND session_id <> %s",
+            (name, session.session_id),
+        )
+        await connection.execute(
+            "UPDATE actonce.person SET password_hash = %s, changed_by = name, changed_what = 'password',"
+            " version = version + 1 WHERE name = %s",
+            (hashed, name),
+        )
+        await _forgiven(connection, name, source)
 
 
 async def sign_out(ledger: Ledger, value: str) -> None:

@@ -44,6 +44,27 @@ async def create_token(
     `person`: it can do what its scopes and that person's roles both allow, and speaks with that name. Without
     `lifetime_s` it lives until it is revoked. Raises PersonRefused: `unknown` person; `scope` (`act_for` is nobody's).
     """
+    token, value = await create_token_once(
+        ledger, label, scopes, by=by, press=None, person=person, lifetime_s=lifetime_s
+    )
+    assert value is not None, "without a press every call makes one"
+    return token, value
+
+
+async def create_token_once(
+    ledger: Ledger,
+    label: str,
+    scopes: Iterable[Scope],
+    *,
+    by: str,
+    press: str | None,
+    person: str | None = None,
+    lifetime_s: float | None = None,
+) -> tuple[Token, str | None]:
+    """As `create_token`; the same `press` again is the token that it made, and None: nobody can show its value again.
+
+    Raises PersonRefused also with `press_reused`: it made another one.
+    """
     wanted = frozenset(scopes)
     if person is not None and Scope.ACT_FOR in wanted:
         raise PersonRefused("a token with act_for speaks for whoever is signed in, so it is nobody's own", code="scope")
@@ -52,17 +73,33 @@ async def create_token(
         owner = None if person is None else (await lock_person(connection, person))["name"]
         row = await one(
             connection,
-            "INSERT INTO actonce.token (digest, label, scopes, person, created_by, expires_at) VALUES (%s, %s, %s, %s,"
-            " %s, clock_timestamp() + make_interval(secs => %s)) RETURNING *",
-            (digest_of(value), label, sorted(wanted), owner, by, lifetime_s),
+            "INSERT INTO actonce.token (digest, label, scopes, person, created_by, expires_at, press) VALUES (%s, %s,"
+            " %s, %s, %s, clock_timestamp() + make_interval(secs => %s), %s) ON CONFLICT (press) DO NOTHING"
+            " RETURNING *",
+            (digest_of(value), label, sorted(wanted), owner, by, lifetime_s, press),
         )
-        assert row is not None
-        return _token_of(row), value
+        if row is not None:
+            return _token_of(row), value
+        before = await one(connection, "SELECT * FROM actonce.token WHERE press = %s", (press,))
+        assert before is not None, "it is the reason why nothing was inserted"
+    made = _token_of(before)
+    if (made.label, made.scopes, made.person, made.created_by) != (label, wanted, owner, by):
+        raise PersonRefused(
+            f"this press made token {made.token_id} ({made.label}); another one needs a press of its own",
+            code="press_reused",
+        )
+    return made, None
 
 
-async def revoke_token(ledger: Ledger, token_id: int, *, by: str) -> Token:
-    """It opens nothing any more; at the entry within `token_cache_s`. Idempotent. Raises PersonRefused (`unknown`)."""
+async def revoke_token(ledger: Ledger, token_id: int, *, by: str, label: str | None = None) -> Token:
+    """It opens nothing any more; at the entry within `token_cache_s`. Idempotent.
+
+    `label`: of the token that is meant. Raises PersonRefused: `unknown`; `stale` (it has another label).
+    """
     async with ledger.transaction() as connection:
+        row = await one(connection, "SELECT * FROM actonce.token WHERE token_id = %s", (token_id,))
+        if row is not None and label not in (None, row["label"]):
+            raise PersonRefused(f"token {token_id} is not the one with this label; look again", code="stale")
         await connection.execute(
             "UPDATE actonce.token SET revoked_at = clock_timestamp(), revoked_by = %s"
             " WHERE token_id = %s AND revoked_at IS NULL",

@@ -31,6 +31,14 @@ MAY = {  # every button there is, and who may press it
     "/credentials/revocations": {"admin"},
     "/tasks/{task_id:path}/cancel": OPERATOR,
     "/tasks/{task_id:path}/deadline": OPERATOR,
+    "/people": {"admin"},
+    "/people/roles": {"admin"},
+    "/people/passwords": {"admin"},
+    "/people/disabled": {"admin"},
+    "/people/enabled": {"admin"},
+    "/tokens": {"admin"},
+    "/tokens/revocations": {"admin"},
+    "/you/password": ALL,
 }
 OTHERS = {  # buttons that change nothing here
     "/sign-in",  # by who is not signed in yet: test_console_sign_in.py
@@ -50,6 +58,14 @@ FILLED = {  # good enough to reach the entry, about nothing that is there
     "generation": "1",
     "do": "pause",
     "deadline": "2031-01-01T00:00",
+    "person": "nobody",
+    "role_viewer": "yes",
+    "password": "correct horse battery",
+    "password_again": "correct horse battery",
+    "confirm": "nobody",
+    "current": "none",
+    "label": "",  # what is made by the first role that may would be there for the second
+    "token_id": "1",
 }
 
 
