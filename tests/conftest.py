@@ -12,6 +12,12 @@ from hypothesis import HealthCheck, settings
 from actonce.stack import Stack
 from actonce.testing.plugin import drill_stack
 from tests.databases import empty_database
+from tests.not_run import NotRun
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(NotRun())
+
 
 servers = drill_stack  # PostgreSQL, Temporal and Toxiproxy for the whole session: share them, kill none of them
 

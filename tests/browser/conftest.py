@@ -7,7 +7,7 @@ one. `ACTONCE_REQUIRE_BROWSER=1` makes that an error: `.ci/run` sets it.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,12 @@ import pytest_asyncio
 from actonce.stack import Stack
 from actonce.testing.browser import PATIENCE_MS, open_browser, why_not
 from tests.browser.staged import Staged, staged
+from tests.not_run import tell_not_run
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
 HERE = Path(__file__).parent
-NOT_RUN = pytest.StashKey[str]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -37,14 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"the browser tests are required (ACTONCE_REQUIRE_BROWSER=1) and cannot run: {lacking}")
     items[:] = [item for item in items if item not in ours]
     config.hook.pytest_deselected(items=ours)
-    config.stash[NOT_RUN] = f"{len(ours)} browser tests DID NOT RUN. {lacking}"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Generator[None]:
-    yield
-    if NOT_RUN in config.stash:
-        terminalreporter.write_line(config.stash[NOT_RUN], yellow=True, bold=True)
+    tell_not_run(config, f"{len(ours)} browser tests DID NOT RUN. {lacking}")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -85,7 +85,15 @@ def test_without_a_browser_the_other_tests_run_and_the_summary_ends_with_how_to_
     assert "browser tests DID NOT RUN" in said[-2] and "python -m playwright install chromium" in said[-2]
 
 
+def test_it_is_said_once_also_when_processes_share_the_tests() -> None:
+    run = run_browser_tests("-n", "2", ACTONCE_REQUIRE_BROWSER="")
+    assert run.returncode == 0 and "1 passed" in run.stdout, run.stdout
+    assert run.stdout.count("browser tests DID NOT RUN") == 1
+
+
 def test_where_they_are_required_a_run_without_a_browser_fails() -> None:
     run = run_browser_tests(ACTONCE_REQUIRE_BROWSER="1")
     assert run.returncode == pytest.ExitCode.USAGE_ERROR, run.stdout
     assert "the browser tests are required" in run.stderr and "passed" not in run.stdout
+    shared = run_browser_tests("-n", "2", ACTONCE_REQUIRE_BROWSER="1")
+    assert shared.returncode != 0 and "the browser tests are required" in shared.stdout + shared.stderr, shared.stdout
