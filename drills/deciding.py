@@ -105,6 +105,7 @@ class CancelledZombie(Special):
 
     proof = ("process_frozen",)
     signals = ("SIGSTOP", "SIGCONT")
+    frozen_min_s = 0.0  # for as long as the cancellation takes, which is asserted instead
 
     async def strike(self, operation_id: str) -> None:
         zombie = await self.stood_still()
