@@ -251,7 +251,7 @@ async def test_identity_provider_signs_in_whom_it_vouches_for_with_the_roles_it_
         (cookie,) = [c for c in done.headers.get_list("set-cookie") if c.startswith(COOKIE)]
         assert "SameSite=strict" in cookie
         page = (await http.get("/")).text
-        assert ">Pia</span>" in page and 'title="operator"' in page
+        assert ">Pia</a>" in page and 'title="operator"' in page
         again = await http.get("/sign-in/back", params=back)  # the browser's back button: the attempt is over
         assert again.status_code == 401 and "has not begun to sign in" in again.text
 
