@@ -221,8 +221,15 @@ async def run_script(run: Run, plan: ScriptCell) -> None:
             finally:
                 await _export(cell, plan, planned)
     except Exception as error:  # one cell's trouble is that cell's; the judge sees that it is not proven
-        run.writer.append("drill", "note", plan.full_name, text=f"broke off: {type(error).__name__}: {error}")
+        run.writer.append("drill", "note", plan.full_name, text=f"broke off: {_told(error)}")
     run.writer.cell(_line(plan, planned))
+
+
+def _told(error: BaseException) -> str:
+    """With what it came from: what goes wrong after a first trouble must not hide that."""
+    before = error.__cause__ or error.__context__
+    told = f"{type(error).__name__}: {error}"
+    return f"{told} (after {_told(before)})" if before is not None else told
 
 
 def _spec(plan: ScriptCell) -> CellSpec:

@@ -44,12 +44,13 @@ def approvals_in_worker_memory() -> None:
 
     def make_listing(real: Any) -> Any:
         async def listing(*args: Any, **more: Any) -> Any:
-            return [one for one in await real(*args, **more) if one.approval_id in _remembered()]
+            found = await real(*args, **more)
+            return type(found)([one for one in found if one.approval_id in _remembered()], found.next)
 
         return listing
 
     swap("actonce.ledger.approvals", "ask", make_ask)
-    swap("actonce.ledger.approvals", "listing", make_listing)
+    swap("actonce.ledger.listing", "approvals", make_listing)
 
 
 @control

@@ -342,18 +342,17 @@ def _again_on(again: Callable[[Any, Any], bool]) -> None:
     swap("actonce.destinations.http", "_exchange", make)
 
 
+def register_all() -> None:
+    """Import every module that has controls; each registers its own."""
+    from drills.controls import access, approving, forgetting, unaudited, waiting  # noqa: F401
+
+
 def main(arguments: list[str]) -> None:
     """Take the protection out, then be the program."""
     import worker
-    from drills.controls import (  # noqa: F401  (register their controls)
-        access,
-        approving,
-        forgetting,
-        stops,
-        unaudited,
-        waiting,
-    )
+    from drills.controls import stops
 
+    register_all()
     if len(arguments) != 2 or arguments[0] not in CONTROLS:
         raise SystemExit(f"usage: broken NAME run|watch|entry; names: {', '.join(CONTROLS)}")
     CONTROLS[arguments[0]]()

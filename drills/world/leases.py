@@ -27,7 +27,7 @@ from actonce.testing.listener import Reply, Request
 
 MARK = "marked-secret-"
 _PURPOSES = ("write", "beacon", "cancel", "probe", "by_id", "list", "search", "log")
-_JEALOUS_S = 0.1  # a renewal that overlaps another within this is a second use of the same token
+_JEALOUS_S = 0.4  # a renewal that overlaps another within this is a second use of the same token
 
 
 class LeaseModes(BaseModel):

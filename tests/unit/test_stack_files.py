@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from actonce.stack import Missing, Proc, ProgramSpec, StackError, binaries, programs_of
+from actonce.stack import Missing, Proc, ProgramSpec, StackError, binaries, ports, programs_of
 from actonce.stack.ports import HOST, free_ports, is_free
 from actonce.stack.program import parse_event
 from actonce.stack.settings import StackSettings
@@ -20,8 +20,18 @@ from actonce.stack.state import FolderLock, StateFile
 
 
 def test_free_ports_are_distinct_and_usable() -> None:
-    ports = free_ports(20)
-    assert len(set(ports)) == 20 and all(is_free(port) for port in ports)
+    found = free_ports(20)
+    assert len(set(found)) == 20 and all(is_free(port) for port in found)
+
+
+def test_ports_are_none_that_an_outgoing_connection_could_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a server that is down for a moment would find its port in use by somebody's connection."""
+    first = ports._outgoing_from()
+    with socket.create_server((HOST, 0)) as server, socket.create_connection(server.getsockname()[:2]) as caller:
+        assert caller.getsockname()[1] >= first
+    assert all(ports.LOWEST <= port < first for port in free_ports(50))
+    monkeypatch.setattr(ports, "_outgoing_from", lambda: 1024)  # nothing is left below: the system chooses
+    assert all(port > 1024 for port in free_ports(5))
 
 
 def test_port_with_a_listener_is_not_free() -> None:
