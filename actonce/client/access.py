@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from actonce.client.app import app
-from actonce.client.base import AsJson, Entry, EntryUrl, Why, at, dump, out, payload_of, table
+from actonce.client.base import AsJson, Entry, EntryUrl, Why, at, dump, escape, out, payload_of, table
 
 
 @app.command()

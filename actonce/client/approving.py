@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.markup import escape
 
 from actonce.client.app import app
-from actonce.client.base import AsJson, Entry, EntryUrl, Who, Why, at, dump, out, table
+from actonce.client.base import AsJson, Entry, EntryUrl, Who, Why, at, dump, escape, out, table
+from actonce.contracts.text import visible_json
 
 Digest = Annotated[str, typer.Option(help="The digest you were shown; you decide about exactly this.")]
 
@@ -43,7 +43,7 @@ def _show(a: dict[str, Any]) -> None:
     out.print(f"[bold]{a['approval_id']}[/bold]  {a['state']}, {a['approvals_given']} of {a['approvers_needed']} given")
     what = dict(a["what"])
     for name in ("tool", "account", "principal", "payload", "resolved"):
-        value = what[name] if isinstance(what[name], str) else json.dumps(what[name], ensure_ascii=False)
+        value = what[name] if isinstance(what[name], str) else visible_json(what[name])
         out.print(f"  {name}: {escape(value)}")
     out.print(f"  digest: {a['digest']}")
     out.print(f"  asked by {escape(a['requested_by'])} for step {escape(a['step'])} of {escape(a['task_id'])}")

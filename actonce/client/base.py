@@ -13,9 +13,11 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 import typer
+from rich import markup
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from actonce.contracts.text import visible, visible_json
 
 ENDED, REFUSED, UNREACHABLE, HELD, TIMEOUT = 1, 3, 4, 5, 6
 FINAL = {"complete", "failed", "cancelled"}
@@ -173,8 +175,13 @@ def at(moment: str | None) -> str:
     return f"{moment[:10]} {moment[11:19]}Z" if moment else ""
 
 
+def escape(text: str) -> str:
+    """Words of others, as they are: neither markup to us nor orders to a terminal, and nothing in them is unseen."""
+    return markup.escape(visible(text))
+
+
 def dump(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(visible_json(value), flush=True)
 
 
 def payload_of(text: str) -> Any:

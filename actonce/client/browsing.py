@@ -6,10 +6,9 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.markup import escape
 
 from actonce.client.app import app
-from actonce.client.base import AsJson, Entry, EntryUrl, at, dump, out, table
+from actonce.client.base import AsJson, Entry, EntryUrl, at, dump, escape, out, table
 
 
 @app.command()

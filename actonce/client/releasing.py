@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from actonce.client.app import app
-from actonce.client.base import AsJson, Entry, EntryUrl, Failure, Who, Why, at, dump, out, task_path
+from actonce.client.base import AsJson, Entry, EntryUrl, Failure, Who, Why, at, dump, escape, out, task_path
 
 
 @app.command()

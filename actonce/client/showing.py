@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rich.markup import escape
-
-from actonce.client.base import VERDICTS_SHOWN_MAX, at, out
+from actonce.client.base import VERDICTS_SHOWN_MAX, at, escape, out
 
 
 def show_task(task: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.markup import escape
 
 from actonce.client.app import app
 from actonce.client.base import (
@@ -26,6 +25,7 @@ from actonce.client.base import (
     at,
     dump,
     err,
+    escape,
     out,
     payload_of,
     table,

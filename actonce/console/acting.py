@@ -59,7 +59,7 @@ class Acting:
 
     async def post(self, person: str, path: str, body: Mapping[str, Any], *, press: str | None = None) -> Answer:
         """Ask for one thing. Raises Refused with words for people."""
-        headers = {PERSON: quote(person)} | ({"Idempotency-Key": press} if press else {})
+        headers = {PERSON: quote(person)} | ({"Idempotency-Key": quote(press)} if press else {})
         try:
             answer = await self._http.post(path, json=dict(body), headers=headers)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
@@ -87,7 +87,12 @@ class Acting:
 
 def path(*parts: str) -> str:
     """An address at the entry; each part is one segment, whatever is in it."""
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+    return "/v1/" + "/".join(_segment(part) for part in parts)
+
+
+def _segment(part: str) -> str:
+    # `..` would be gone before the request is sent, and the segment before it too.
+    return part.replace(".", "%2E") if part in (".", "..") else quote(part, safe="")
 
 
 def _json(answer: httpx.Response) -> dict[str, Any]:

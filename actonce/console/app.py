@@ -81,7 +81,9 @@ def create_app(
             await acting.close()
 
     app = _App(title="actonce console", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.console = Console(settings, ledger, Pulse(ledger, stopping), stopping, acting, None, namespace)
+    app.state.console = Console(
+        settings, ledger, Pulse(ledger, settings.stale_after_s, stopping), stopping, acting, None, namespace
+    )
 
     @app.get("/health")
     async def health() -> JSONResponse:

@@ -5,7 +5,10 @@ An ASGI middleware outside of all others, so that errors and streams have them t
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
+import re
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CSP = "; ".join(
@@ -32,8 +35,14 @@ ALWAYS = {
 }
 
 
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+
+
 class SecurityHeaders:
-    """Sets them on every answer; `Cache-Control: no-store` where the answer says nothing else."""
+    """Sets them on every answer; `Cache-Control: no-store` where the answer says nothing else.
+
+    A request whose `Host` is no name of a place is answered 400: addresses and cookie names are made with it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -51,4 +60,14 @@ class SecurityHeaders:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
+        if not _is_place(Headers(scope=scope).getlist("host")):
+            await PlainTextResponse("Send the Host that this address was opened with.", 400)(
+                scope, receive, with_headers
+            )
+            return
         await self.app(scope, receive, with_headers)
+
+
+def _is_place(hosts: list[str]) -> bool:
+    found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    return found is not None and int(found[1] or 0) < 65_536

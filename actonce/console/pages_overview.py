@@ -40,11 +40,15 @@ async def overview(request: Request) -> HTMLResponse:
     console = console_of(request)
     found = await browse.overview(console.ledger)
     believed = [readings.believe(row, console.settings.stale_after_s) for row in found.readings]
+    evaluator = next((r for r in believed if r.name == readings.EVALUATOR), None)
     return await page(
         request,
         "overview.html",
         o=found,
-        state=readings.worst(believed),
+        state=readings.worst(believed)
+        if evaluator is not None
+        else "unknown",  # nobody looks whether anything is wrong
+        evaluator=evaluator,
         troubled=[r for r in believed if r.state != "up" and (r.kind, r.state) != ("paging", "unknown")],
         readings=believed,
         workers=[r for r in believed if r.kind == "pollers"],

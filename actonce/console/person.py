@@ -148,7 +148,8 @@ def drop_cookie(request: Request, response: Response, what: str) -> None:
 
 def sign_in_url(request: Request) -> str:
     """The sign-in page, and where to go on afterwards. Of a press: the page that it was on."""
-    here = request.url.path if request.method == "GET" else "/"
+    # As it was sent: an id may hold a percent-encoded `?`, and decoded it would be another address.
+    here = request.scope.get("raw_path", b"/").decode("ascii", "replace") if request.method == "GET" else "/"
     return f"/sign-in?next={quote(local(here))}" if local(here) != "/" else "/sign-in"
 
 

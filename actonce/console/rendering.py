@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -21,6 +20,7 @@ from actonce.console.notices import DONE
 from actonce.console.person import Visitor
 from actonce.console.state import console_of
 from actonce.contracts.approval import same_person
+from actonce.contracts.text import visible, visible_json
 from actonce.ledger import browse
 from actonce.ledger.browse import Heading
 from actonce.version import __version__
@@ -67,14 +67,14 @@ def timed(text: str | None) -> Markup:
     """Words of the ledger, with the times in them as `moment` shows times."""
     made, at = Markup(""), 0
     for found in _ISO.finditer(text or ""):
-        made += escape((text or "")[at : found.start()]) + moment(found[0])
+        made += escape(visible((text or "")[at : found.start()])) + moment(found[0])
         at = found.end()
-    return made + escape((text or "")[at:])
+    return made + escape(visible((text or "")[at:]))
 
 
 def pretty(value: Any) -> str:
     """JSON as people read it."""
-    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False, default=str)
+    return visible_json(value, indent=2)
 
 
 def segment(value: str) -> str:
@@ -96,6 +96,7 @@ def environment() -> Environment:
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=visible,  # of all but markup: what a form brings back goes through `e`, which makes it that
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -118,6 +119,7 @@ def fill(request: Request, template: str, heading: Heading | None, *, status: in
             path=request.url.path,
             person=getattr(request.state, "person", None) or Visitor(),
             heading=heading,
+            live=request.method == "GET",  # an answer to a press cannot be asked for again
             notice=DONE.get(request.query_params.get("done", "")),
             **values,
         )
@@ -127,5 +129,6 @@ def fill(request: Request, template: str, heading: Heading | None, *, status: in
 
 async def page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A page with the deployment's heading. Raises LedgerUnavailable, which has a page of its own."""
-    heading = await browse.heading(console_of(request).ledger)
+    console = console_of(request)
+    heading = await browse.heading(console.ledger, console.settings.stale_after_s)
     return fill(request, template, heading, status=status, **values)

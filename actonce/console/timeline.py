@@ -14,6 +14,7 @@ from math import log1p
 
 from markupsafe import Markup
 
+from actonce.contracts.text import visible
 from actonce.ledger.records import OperationRecord
 
 LANES = ("permit", "answer", "readings", "hold", "person")
@@ -105,7 +106,7 @@ def _marks(record: OperationRecord) -> Iterator[Mark]:
 
 def _draw(mark: Mark, axis: _Axis) -> Markup:
     x, y = axis.x[mark.at], TOP + LANE * LANES.index(mark.lane) + LANE / 2
-    title = Markup("<title>{}: {}</title>").format(_t(mark.at), mark.words)
+    title = Markup("<title>{}: {}</title>").format(_t(mark.at), visible(mark.words))
     end = WIDTH - RIGHT if mark.open else axis.x[mark.until] if mark.until is not None else x
     if end > x or mark.open:
         look = "span open" if mark.open else "span"

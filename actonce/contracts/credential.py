@@ -68,7 +68,7 @@ class AccessRule(_Frozen):
 class AccessPolicy(_Frozen):
     """Who may do what with which scope. What no rule allows is not allowed. Versions only grow."""
 
-    version: int = Field(ge=1)
+    version: int = Field(ge=1, lt=2**31)
     rules: tuple[AccessRule, ...] = ()
 
     @model_validator(mode="after")

@@ -108,7 +108,7 @@ class AuditEvent(BaseModel):
 )
 async def overview(entry: Shared) -> Overview:
     """The first look: is anything unresolved, what waits for people, is anyone working."""
-    heading = await browse.heading(entry.ledger)
+    heading = await browse.heading(entry.ledger, entry.settings.stale_after_s)
     o = await browse.overview(entry.ledger)
     believed = [readings.believe(row, entry.settings.stale_after_s) for row in o.readings]
     unresolved: dict[str, dict[str, Count]] = {}

@@ -15,12 +15,20 @@ from actonce.ledger.listing import COUNTS, TaskLine, task_line
 from actonce.ledger.records import Row, dependency_rows, snapshot
 from actonce.ledger.store import Ledger, Operation, many, one
 
+# Both conditions on the state: the first is that of the index.
+_ASKED: LiteralString = (
+    "(SELECT count(*) FROM actonce.approval WHERE state IN ('pending', 'approved') AND state = 'pending'"
+    " AND expires_at > clock_timestamp())"
+)
 # Another word whenever something was recorded: every change of note is an audit event; readings of dependencies and
-# alerts that are pending are none.
+# alerts that are pending are none. Or when time alone changed what is shown: a reading grew old, an approval expired.
 _PULSE: LiteralString = (
     "concat_ws('-', coalesce((SELECT max(audit_id) FROM actonce.audit), 0),"
     " (SELECT count(*) FROM actonce.audit WHERE seq IS NULL),"
-    " left((SELECT md5(string_agg(name || state, ',' ORDER BY name)) FROM actonce.dependency), 8),"
+    f" {_ASKED},"
+    " left((SELECT md5(string_agg(concat(name, state, clock_timestamp() - checked_at > make_interval(secs =>"
+    " %(stale_after_s)s + coalesce((measures ->> 'every_s')::float8, 0))), ',' ORDER BY name))"
+    " FROM actonce.dependency), 8),"
     " left((SELECT md5(string_agg(incident || state, ',' ORDER BY incident)) FROM actonce.alert"
     " WHERE state <> 'resolved'), 8))"
 )
@@ -28,9 +36,7 @@ _HEADING: LiteralString = (
     f"SELECT deployment, ledger_id::text, restore_epoch, quarantined, clock_timestamp() AS now, {_PULSE} AS pulse,"
     " (SELECT count(*) FROM actonce.hold WHERE closed_at IS NULL) AS holds,"
     " (SELECT count(*) FROM actonce.page WHERE closed_at IS NULL) AS pages,"
-    # Both conditions on the state: the first is that of the index.
-    " (SELECT count(*) FROM actonce.approval WHERE state IN ('pending', 'approved') AND state = 'pending'"
-    " AND expires_at > clock_timestamp()) AS approvals FROM actonce.identity"
+    f" {_ASKED} AS approvals FROM actonce.identity"
 )
 
 
@@ -52,10 +58,13 @@ class Heading:
     approvals: int
 
 
-async def heading(ledger: Ledger) -> Heading:
-    """Cheap however long the history is: counts what is open, by indexes of its own."""
+async def heading(ledger: Ledger, stale_after_s: float) -> Heading:
+    """Cheap however long the history is: counts what is open, by indexes of its own.
+
+    `stale_after_s`: a reading of a dependency that is older is not believed (`readings.believe`).
+    """
     async with snapshot(ledger) as connection:
-        row = await one(connection, _HEADING)
+        row = await one(connection, _HEADING, {"stale_after_s": stale_after_s})
     if row is None:
         raise ForeignLedger("the ledger has no identity; it was emptied: restore it, do not start on it")
     if ledger.expected_id not in (None, row["ledger_id"]):
@@ -63,10 +72,10 @@ async def heading(ledger: Ledger) -> Heading:
     return Heading(**row)
 
 
-async def pulse(ledger: Ledger) -> str:
-    """A word that is another one whenever something was recorded since it was read the last time."""
+async def pulse(ledger: Ledger, stale_after_s: float) -> str:
+    """A word that is another one whenever something was recorded, or grew old, since it was read the last time."""
     async with snapshot(ledger) as connection:
-        row = await one(connection, f"SELECT {_PULSE} AS pulse")
+        row = await one(connection, f"SELECT {_PULSE} AS pulse", {"stale_after_s": stale_after_s})
     assert row is not None
     return str(row["pulse"])
 
@@ -85,7 +94,7 @@ class Overview:
     overdue: int  # operations past the moment from which they should have been settled or held
     holds: list[Row]  # reason, n, oldest_s
     oldest_holds: list[Row]
-    pages: list[Row]  # severity, n, unsent, unacknowledged, oldest_s
+    pages: list[Row]  # severity, n, unsent, unacknowledged
     alerts: list[Row]  # severity, n
     unsealed: Row  # n, oldest_s
     sinks: list[Row]  # sink, n, oldest_s
@@ -99,6 +108,12 @@ SELECT state, count(*)::int AS n FROM actonce.task WHERE state IN ('complete', '
 _OLDEST: LiteralString = (
     "SELECT h.*, extract(epoch FROM clock_timestamp() - h.opened_at)::float8 AS age_s, t.task_type FROM actonce.hold h"
     " LEFT JOIN actonce.task t USING (task_id) WHERE h.closed_at IS NULL ORDER BY h.opened_at LIMIT %s"
+)
+# Also those that metrics leave out (`measures`): the list of pages has them, and the number beside it.
+_PAGES: LiteralString = (
+    "SELECT severity, count(*)::int AS n, count(*) FILTER (WHERE sent_at IS NULL)::int AS unsent,"
+    " count(*) FILTER (WHERE acknowledged_at IS NULL)::int AS unacknowledged FROM actonce.page"
+    " WHERE closed_at IS NULL GROUP BY severity ORDER BY severity"
 )
 _EVIDENCE: LiteralString = (
     f"SELECT count(*) FILTER (WHERE c.open > 0 OR coalesce(c.evidenced + c.attested, 0) = 0)::int"
@@ -115,6 +130,7 @@ async def overview(ledger: Ledger) -> Overview:
         ended = await many(connection, _ENDED)
         evidence = await one(connection, _EVIDENCE)
         oldest = await many(connection, _OLDEST, (OLDEST_MAX,))
+        open_pages = await many(connection, _PAGES)
         readings = await dependency_rows(connection)
     assert evidence is not None
     counts: dict[str, int] = {row["state"]: row["n"] for row in ended}
@@ -133,7 +149,7 @@ async def overview(ledger: Ledger) -> Overview:
         overdue=sum(row["n"] for row in now["overdue"]),
         holds=sorted(now["holds"], key=lambda row: -row["oldest_s"]),
         oldest_holds=list(oldest),
-        pages=now["pages"],
+        pages=list(open_pages),
         alerts=now["alerts"],
         unsealed=now["unsealed"][0],
         sinks=now["sinks"],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +23,16 @@ from psycopg.rows import DictRow
 
 from actonce.contracts.errors import PersonRefused, SignInRefused
 from actonce.contracts.people import PASSWORD_LENGTH_MAX, Person, Role, Session, checked_name, checked_password
-from actonce.ledger.people import HASHER, as_typed, is_password, lock_person, name_subject, person_of, slowly
+from actonce.ledger.people import (
+    HASHER,
+    as_typed,
+    end_sessions,
+    is_password,
+    lock_person,
+    name_subject,
+    person_of,
+    slowly,
+)
 from actonce.ledger.store import Connection, Ledger, audit, digest_of, one
 
 SESSION_S = 12 * 3600.0  # a working day
@@ -79,11 +89,13 @@ async def sign_in_by_provider(
 ) -> tuple[Session, str]:
     """Sign in whom an identity provider vouches for: (issuer, subject) is who they are, for ever.
 
-    The first time they are added under `name`; each time they have the roles that the provider says. Raises
-    SignInRefused: `no_role`; `taken` (somebody else has that name here); `wrong` (disabled here).
+    The first time they are added under `name`; each time they have the roles that the provider says, also where that
+    is none: then they are signed out everywhere, and their tokens open nothing. Raises SignInRefused: `no_role`;
+    `taken` (somebody else has that name here); `wrong` (disabled here).
     """
     wanted = sorted(set(roles))
     if not wanted:
+        await _no_role_any_more(ledger, issuer, subject)
         raise SignInRefused(f"{issuer} says nothing of {name[:100]!r} that is a role here", code="no_role")
     try:
         async with ledger.transaction() as connection:
@@ -118,6 +130,19 @@ async def sign_in_by_provider(
         ) from error
     except PersonRefused as error:
         raise SignInRefused(str(error), code="taken") from error
+
+
+async def _no_role_any_more(ledger: Ledger, issuer: str, subject: str) -> None:
+    """Who is known from before keeps nothing of what the provider takes away."""
+    async with ledger.transaction() as connection:
+        row = await one(
+            connection,
+            "UPDATE actonce.person SET roles = '{}', changed_by = %s, changed_what = 'roles', version = version + 1"
+            " WHERE issuer = %s AND subject = %s AND roles <> '{}' RETURNING name",
+            (issuer, issuer, subject),
+        )
+        if row is not None:
+            await end_sessions(connection, row["name"], f"no role by {issuer}")
 
 
 async def session_of(ledger: Ledger, value: str, *, idle_s: float = IDLE_S, by_person: bool = True) -> Session | None:
@@ -193,10 +218,14 @@ async def sign_out(ledger: Ledger, value: str) -> None:
 
 async def _counted(ledger: Ledger, name: str, source: str, limits: Limits) -> DictRow | None:
     """Count one more attempt, refuse it when it is one too many, and return the person of that name if there is one."""
-    subjects = [(name_subject(name), limits.name_max), (f"source:{_place(source)}", limits.source_max)]
     waits: list[float] = []
+    name = unicodedata.normalize("NFC", name)  # as names are kept
     async with ledger.transaction() as connection:
         row = await one(connection, "SELECT * FROM actonce.person WHERE lower(name) = lower(%s)", (name,))
+        # By the person's own name: the database takes more spellings for the same than we do (İ, i), and each would
+        # have attempts of its own.
+        subject_name = name if row is None else row["name"]
+        subjects = [(name_subject(subject_name), limits.name_max), (f"source:{_place(source)}", limits.source_max)]
         for subject, attempts_max in subjects:
             count = await _one_more(connection, subject, limits.window_s)
             if count["attempts"] > attempts_max:

@@ -29,7 +29,7 @@ def why_queued(recorded: bool, working: str, trouble: str | None, behind: Contro
     """Say whether Temporal has the task and whether anyone is there to take it."""
     if behind is not None and not trouble:
         rate = f"at most {behind.rate_per_s:g} a second" if behind.rate_per_s is not None else "as workers take them"
-        return f"accepted and kept, {ahead} before it; {behind.why_not or f'tasks are being let go, {rate}'}"
+        return f"accepted and kept, {ahead} before it; {behind.why_not or f'nothing keeps it, tasks go {rate}'}"
     if not recorded:
         return f"accepted and kept; Temporal has not taken it yet ({_brief(trouble)})"
     return {

@@ -52,6 +52,15 @@ async def test_every_answer_has_the_policy_that_runs_nothing_inline(fresh_dsn: s
                 assert "<script>" not in answer.text and " style=" not in answer.text and " onclick" not in answer.text
 
 
+@pytest.mark.parametrize("host", ["console:abc", "console:99999", "a@b", "[::1", "", "x y", "console:-1", "a/b"])
+async def test_host_that_names_no_place_is_refused_before_anything_is_made_with_it(host: str) -> None:
+    async with console(NOWHERE) as (_, http):
+        answer = await http.get("/sign-in", headers={"Host": host})
+        assert answer.status_code == 400 and answer.headers["content-security-policy"] == CSP
+        good = await http.get("/sign-in", headers={"Host": "[::1]:65535"})
+        assert good.status_code == 200
+
+
 async def test_ledger_that_does_not_answer_is_told_on_every_page() -> None:
     async with console(NOWHERE) as (_, http):
         answer = await http.get("/")

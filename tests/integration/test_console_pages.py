@@ -185,6 +185,10 @@ async def test_alerts_say_when_nobody_evaluates_them(seen: Seen) -> None:
     page = words(await seen.page("/alerts"))
     assert "The rules are not looked at any more" in page and "what is wrong may be missing" in page
     assert "stale was up" in words(await seen.page("/dependencies"))
+    async with seen.on.ledger.transaction() as connection:
+        await connection.execute("UPDATE actonce.alert SET state = 'resolved' WHERE state = 'firing'")
+    page = words(await seen.page("/"))
+    assert "the rules are not known to be looked at" in page and "No alert fires" not in page
 
 
 async def test_approval_shows_exactly_what_will_run_and_who_decided(seen: Seen) -> None:
@@ -229,3 +233,11 @@ async def test_unknown_ids_say_what_to_check(seen: Seen) -> None:
     assert "nothing was sent for it from here" in await seen.page("/operations/op1_none", 404)
     assert "tenant/task_type/task_key" in await seen.page("/tasks/a/b/c", 404)
     await seen.page("/tasks?cursor=none", 422)
+
+
+async def test_what_is_unseen_in_what_will_run_is_shown_to_who_approves_it(seen: Seen) -> None:
+    """Else a payment could read as another one: turned around, or the same but for a space of no width."""
+    await seen.on.task("turned")
+    approval_id = await seen.on.ask("turned", payment_id="pay\u202e1\u200b")
+    page = await seen.page(f"/approvals/{approval_id}")
+    assert "\u202e" not in page and "\u200b" not in page and "pay\\u202e1\\u200b" in page

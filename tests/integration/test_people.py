@@ -155,6 +155,14 @@ async def test_too_many_attempts_of_a_name_are_refused_also_after_a_restart_and_
     await sessions.sign_in(ledger, "dana", PASSWORD, next(_places))
 
 
+async def test_another_spelling_that_the_database_takes_for_the_name_has_no_attempts_of_its_own(ledger: Ledger) -> None:
+    """To PostgreSQL a capital I with a dot is an i, to Python it is two characters: each would be counted apart."""
+    await people.add_person(ledger, "Iris", [Role.VIEWER], password=PASSWORD, by="setup")
+    spellings = ("iris", "İris", "IRİS", "İRİS", "irİs", "irIs")
+    codes = [(await refused(ledger, name, "wrong", next(_places))).code for name in spellings]
+    assert codes == ["wrong"] * 5 + ["too_many"]
+
+
 async def test_an_unknown_name_is_limited_like_a_known_one(ledger: Ledger) -> None:
     codes = [(await refused(ledger, "nobody", "wrong", next(_places))).code for _ in range(6)]
     assert codes == ["wrong"] * 5 + ["too_many"]
@@ -238,6 +246,15 @@ async def test_a_provider_can_take_over_nobody_and_let_in_nobody_without_a_role(
         ("Dana", {Role.ADMIN}),
         ("finn", {Role.VIEWER}),
     ]
+
+
+async def test_whom_a_provider_gives_no_role_any_more_keeps_none_that_it_gave_before(ledger: Ledger) -> None:
+    _, value = await sessions.sign_in_by_provider(ledger, ISSUER, "sub-5", "gus", [Role.OPERATOR])
+    with pytest.raises(SignInRefused):
+        await sessions.sign_in_by_provider(ledger, ISSUER, "sub-5", "gus", [])
+    assert await sessions.session_of(ledger, value) is None
+    gus = await people.get_person(ledger, "gus")
+    assert gus is not None and gus.scopes == frozenset()  # so a token of theirs opens nothing either
 
 
 # tokens -----------------------------------------------------------------------------------------------------------

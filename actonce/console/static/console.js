@@ -2,6 +2,7 @@
 "use strict";
 
 const PAUSE_MS = 2500; // between two refreshes, however much happens
+const SILENT_MS = 40000; // the console says something every 15 s: a line that is silent for longer was cut
 // Swedish writes times as the pages do in UTC: 2026-01-31 17:05:09, in the zone of the reader.
 const zone = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium" });
 
@@ -39,7 +40,8 @@ function countDown() {
 // Parts marked `data-live` (each with an id) are taken from a fresh copy of this page; forms are never inside one.
 async function refresh() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
-  if (!answer.ok || answer.redirected) throw new Error(String(answer.status));
+  if (answer.redirected || answer.status === 401 || answer.status === 403) throw new Error("gone");
+  if (!answer.ok) throw new Error(String(answer.status));
   const copy = new DOMParser().parseFromString(await answer.text(), "text/html");
   localTimes(copy);
   for (const part of document.querySelectorAll("[data-live][id]")) {
@@ -59,35 +61,84 @@ function holdsSelection(part) {
   return Boolean(selection && !selection.isCollapsed && part.contains(selection.anchorNode));
 }
 
+// Below, small: that it is live. Above everything, and aloud: that it is not, and why.
+function show(trouble) {
+  const live = document.getElementById("live");
+  const banner = document.getElementById("not-live");
+  if (live) {
+    live.hidden = false;
+    live.textContent = trouble ? " · not live" : " · live";
+  }
+  if (!banner) return;
+  if (trouble) document.getElementById("not-live-why").textContent = trouble;
+  banner.hidden = !trouble;
+}
+
 function follow() {
   const pulse = document.querySelector('meta[name="pulse"]');
   if (!pulse || !document.querySelector("[data-live]")) return;
-  const live = document.getElementById("live");
+  let word = pulse.content; // what this page is as of
   let due = 0;
   let timer = null;
-  const source = new EventSource(`/events?after=${encodeURIComponent(pulse.content)}`);
-  const show = (words) => {
-    if (live) {
-      live.hidden = !words;
-      live.textContent = words ? ` · ${words}` : "";
+  let heard = performance.now();
+  let source = null;
+  let behind = false; // something happened that this page does not show yet
+
+  async function catchUp(news) {
+    due = Date.now() + PAUSE_MS;
+    try {
+      await refresh();
+      word = news;
+      behind = false;
+      show("");
+    } catch (error) {
+      const gone = error.message === "gone";
+      show(gone ? "you are no longer signed in, or not allowed to see it." : "the console could not show it anew.");
+      if (!gone) later(news); // it is behind, whatever the line says
     }
-  };
-  source.onopen = () => show("live");
-  source.onerror = () => show("not live: the console does not answer");
-  source.addEventListener("change", () => {
-    if (timer !== null) return;
-    timer = setTimeout(async () => {
-      timer = null;
-      due = Date.now() + PAUSE_MS;
-      try {
-        await refresh();
-        show("live");
-      } catch {
-        show("not live: load the page again");
-      }
-    }, Math.max(0, due - Date.now()));
-  });
-  addEventListener("pagehide", () => source.close());
+  }
+
+  function later(news) {
+    behind = true;
+    clearTimeout(timer);
+    timer = setTimeout(() => { timer = null; catchUp(news); }, Math.max(0, due - Date.now()));
+  }
+
+  function open() {
+    source = new EventSource(`/events?after=${encodeURIComponent(word)}`);
+    const on = (name, act) => source.addEventListener(name, (event) => { heard = performance.now(); act(event); });
+    on("open", () => behind || show(""));
+    on("alive", () => behind || show(""));
+    on("change", (event) => later(event.data));
+    on("enough", () => close("it is open in other windows, and those are live."));
+    on("over", () => close("you are no longer signed in."));
+    source.onerror = () => show("the console does not answer.");
+  }
+
+  function close(why) {
+    source.close();
+    source = null;
+    clearTimeout(timer);
+    timer = null;
+    show(why);
+  }
+
+  function look() {
+    if (document.visibilityState !== "visible" || source !== null) return;
+    heard = performance.now();
+    open();
+    later(word);
+  }
+
+  addEventListener("focus", look);
+  document.addEventListener("visibilitychange", look);
+  addEventListener("pagehide", () => source && source.close());
+  addEventListener("pageshow", (event) => event.persisted && location.reload());
+  setInterval(() => {
+    const silent = performance.now() - heard;
+    if (source !== null && silent > SILENT_MS) show(`nothing was heard for ${left(silent)}.`);
+  }, 1000);
+  open();
 }
 
 localTimes(document);

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
+import httpx
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from actonce.console import csrf
+from actonce.console.acting import path
 from actonce.console.csrf import Form
-from actonce.console.person import local
+from actonce.console.person import local, sign_in_url
 
 TOKEN = csrf.token("secret")
 
@@ -37,6 +41,24 @@ def test_an_address_of_this_console_is_kept(address: str) -> None:
 )
 def test_what_a_browser_could_take_for_another_place_becomes_the_first_page(address: str) -> None:
     assert local(address) == "/"
+
+
+def test_after_signing_in_an_id_leads_to_the_same_page_whatever_is_in_it() -> None:
+    """A task key may hold `?` or `#`: decoded, the address would end before it."""
+    raw = b"/tasks/acme%2Frefund%2Fwhy%3F%23%25"
+    asked = Request(
+        {"type": "http", "method": "GET", "path": "/tasks/acme/refund/why?#%", "raw_path": raw, "headers": []}
+    )
+    assert unquote(sign_in_url(asked)) == f"/sign-in?next={raw.decode()}"
+    assert sign_in_url(Request({"type": "http", "method": "GET", "path": "/", "raw_path": b"/"})) == "/sign-in"
+
+
+@pytest.mark.parametrize("part", ["..", ".", "a/../b", "%2e%2e", "x?y#z", "…"])
+def test_an_id_is_one_segment_at_the_entry_whatever_is_in_it(part: str) -> None:
+    """`..` would be gone before the request is sent, and it would ask for something else."""
+    asked = httpx.Client(base_url="http://entry").build_request("POST", path("operations", part, "decisions"))
+    before, *middle, after = asked.url.raw_path.decode().removeprefix("/v1/").split("/")
+    assert (before, [unquote(one) for one in middle], after) == ("operations", [part], "decisions")
 
 
 def sent(**headers: str) -> Request:
