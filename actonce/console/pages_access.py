@@ -111,7 +111,7 @@ async def person_values(request: Request, name: str, version: int = 0) -> dict[s
 
 async def tokens_values(request: Request) -> dict[str, Any]:
     ledger = console_of(request).ledger
-    now = (await browse.heading(ledger)).now
+    now = (await browse.heading(ledger, console_of(request).settings.stale_after_s)).now
     known = await tokens.list_tokens(ledger)
     good = [one for one in known if one.revoked_at is None and (one.expires_at is None or one.expires_at > now)]
     people = [p.name for p in await ledger_people.list_people(ledger) if p.disabled_at is None]
