@@ -10,7 +10,7 @@ import typer
 
 from actonce.client.app import app
 from actonce.client.base import AsJson, Entry, EntryUrl, Who, Why, at, dump, escape, out, table
-from actonce.contracts.text import visible_json
+from actonce.unseen import visible_json
 
 Digest = Annotated[str, typer.Option(help="The digest you were shown; you decide about exactly this.")]
 

@@ -17,7 +17,7 @@ from rich import markup
 from rich.console import Console
 from rich.table import Table
 
-from actonce.contracts.text import visible, visible_json
+from actonce.unseen import visible, visible_json
 
 ENDED, REFUSED, UNREACHABLE, HELD, TIMEOUT = 1, 3, 4, 5, 6
 FINAL = {"complete", "failed", "cancelled"}

@@ -20,9 +20,9 @@ from actonce.console.notices import DONE
 from actonce.console.person import Visitor
 from actonce.console.state import console_of
 from actonce.contracts.approval import same_person
-from actonce.contracts.text import visible, visible_json
 from actonce.ledger import browse
 from actonce.ledger.browse import Heading
+from actonce.unseen import visible, visible_json
 from actonce.version import __version__
 
 HERE = Path(__file__).parent

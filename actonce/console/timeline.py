@@ -14,8 +14,8 @@ from math import log1p
 
 from markupsafe import Markup
 
-from actonce.contracts.text import visible
 from actonce.ledger.records import OperationRecord
+from actonce.unseen import visible
 
 LANES = ("permit", "answer", "readings", "hold", "person")
 WIDTH, LEFT, RIGHT, LANE, TOP = 1000, 92, 24, 34, 4

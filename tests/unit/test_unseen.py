@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from actonce.contracts.text import visible, visible_json
+from actonce.unseen import visible, visible_json
 
 OVERRIDE, WIDTHLESS, ESC, CSI, TAG = "\u202e", "\u200b", "\x1b", "\x9b", "\U000e0041"
 
