@@ -56,6 +56,7 @@ class Plan:
     side_by_side_max: int = 64  # cells with more processes, and more connections, than the table's
     struck_share_min: float = 1.0  # see actonce.evidence.Drill
     state: SoakState | None = None  # of a run that can be resumed
+    pictured: str | None = None  # the cell that stands for the drill: pictured, and its people use a browser
 
 
 class Scenario(Protocol):
@@ -87,9 +88,10 @@ async def run_drill(
         protections=plan.protections,
         config={"scope": options.scope, "cells": len(jobs), "side_by_side": side_by_side},
         struck_share_min=plan.struck_share_min,
+        pictured=plan.pictured,
     )
     identity = Identity(plan.state.run_id, plan.state.secret) if plan.state is not None else None
-    async with open_run(shared, out, record if options.resume is None else None, say, identity) as run:
+    async with open_run(shared, out, record if options.resume is None else None, say, identity, plan.pictured) as run:
         await drive_all(run, jobs, side_by_side, progress)
     say("judging …")
     return await asyncio.to_thread(write_verdict, out)

@@ -1,7 +1,8 @@
-"""The public doors of a cell: the client as fresh processes, the person on call, the five views.
+"""The public doors of a cell: the console, the client as fresh processes, the person on call, the five views.
 
-Contract: nothing here reaches around the entry service, but for the page sink, which is the pager itself. Each view is
-recorded as it was seen, with what was asserted about it.
+Contract: nothing here reaches around console and entry service, but for the page sink, which is the pager itself. Each
+view is recorded as it was seen, with what was asserted about it. People act at the console (`console.place` has the one
+rule for how they get there); callers, and what the console has no button for, use the client.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from typing import Any
 import httpx
 
 from actonce.evidence.writer import utc_now
+from actonce.testing.parts import HURRIED, OPERATOR
 from actonce.testing.sink import Paged
 from actonce.testing.site import Invalid
+from drills.console import acts
+from drills.console.acts import Pressed
+from drills.console.visitors import Visitor
 from drills.rig import ROOT, Cell
 
 CLIENT_S = 60.0  # a fresh Python process on a busy machine, and the entry's answer
@@ -48,12 +53,12 @@ def entry_url(cell: Cell) -> str:
 
 def shell_of(cell: Cell) -> dict[str, str]:
     """What a person's shell has set: where the entry service is, and the token to show there."""
-    return {"ACTONCE_ENTRY_URL": entry_url(cell), "ACTONCE_ENTRY_TOKEN": cell.token}
+    return {"ACTONCE_ENTRY_URL": entry_url(cell), "ACTONCE_ENTRY_TOKEN": cell.access.token}
 
 
 def http(cell: Cell, timeout_s: float) -> httpx.AsyncClient:
     """The entry service, for callers that are no person."""
-    shown = {"Authorization": f"Bearer {cell.token}"}
+    shown = {"Authorization": f"Bearer {cell.access.token}"}
     return httpx.AsyncClient(base_url=entry_url(cell), timeout=timeout_s, trust_env=False, headers=shown)
 
 
@@ -97,7 +102,8 @@ async def start(cell: Cell, task_type: str, key: str, tenant: str, payload: dict
 
 
 async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
-    """A fresh process is given the newest page about the operation, and the dashboard that its procedure names."""
+    """A fresh process is given the newest page about the operation, a sign-in at the console, and the dashboard that
+    its procedure names."""
     page = next((p for p in reversed(cell.run.sink.of(cell.channel)) if operation_id in f"{p.title} {p.text}"), None)
     if page is None:
         raise Invalid(f"{cell.name}: no page about {operation_id} arrived, so nobody is called")
@@ -113,72 +119,71 @@ async def on_call(cell: Cell, operation_id: str) -> dict[str, Any]:
         ),
         encoding="utf-8",
     )
-    given = json.dumps({"title": page.title, "text": page.text})
     at, mono_ns = utc_now(), time.monotonic_ns()  # the task may go on before the person's process has ended
-    said = await program(cell, "drills.operator", given, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
-    done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
-    ok = said.code == 0
+    done = await person(cell, "drills.operator", OPERATOR, page, ACTONCE_OPERATOR_DASHBOARD=str(dashboard))
+    ok = "lost" not in done
     record_view(
         cell,
         "operator",
         {"page": page.text, "did": done},
-        ("from page and procedure alone a decision is recorded", ok, str(done.get("action") or done.get("lost"))),
+        ("from page, procedure and console alone a decision is recorded", ok, str(done.get("answer") or done)[:300]),
     )
     if ok:
-        cell.run.writer.append(
-            "drill",
-            "decision",
-            cell.name,
-            at=at,
-            mono_ns=mono_ns,
-            operation_id=done["operation_id"],
-            action=done["action"],
-            by=done["by"],
-            command=" ".join(done["arguments"]),
-        )
+        record_decision(cell, done, at=at, mono_ns=mono_ns)
     return done
+
+
+async def person(cell: Cell, module: str, name: str, page: Paged, **env: str) -> dict[str, Any]:
+    """A program of `drills` that is given a page and a sign-in at the console. What it did; `lost` when it did not."""
+    login = await cell.console.login_file(name)
+    given = json.dumps({"title": page.title, "text": page.text})
+    said = await program(cell, module, given, ACTONCE_CONSOLE_LOGIN=str(login), **env)
+    done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
+    if said.code != 0:
+        done.setdefault("lost", said.err[-400:])
+    return done
+
+
+def record_decision(cell: Cell, done: dict[str, Any], **when: Any) -> None:
+    """A decision that was taken."""
+    line = {name: done[name] for name in ("operation_id", "action", "by", "door")}
+    cell.run.writer.append("drill", "decision", cell.name, **when, **line)
 
 
 async def decide(cell: Cell, operation_id: str, action: str, why: str) -> bool:
     """A decision by somebody who looks at the operation as it is now. Records it; returns whether it was taken."""
-    shown = (await client(cell, "show", operation_id, "--json")).json["records"][0]
-    # The decision is as old as this: the task may go on before the client has ended.
+    who = await cell.console.visitor(OPERATOR)
+    # The decision is as old as this: the task may go on before the page has answered.
     at, mono_ns = utc_now(), time.monotonic_ns()
-    said = await resolve(cell, shown, action, "operator on call", why)
-    record_view(
-        cell,
-        "operator",
-        {"out": said.out[-400:], "err": said.err[-400:]},
-        ("after the last bound the decision is taken", said.code == 0, said.err.strip()[-200:]),
-    )
-    if said.code == 0:
-        line = {"operation_id": operation_id, "action": action, "by": "operator on call"}
-        cell.run.writer.append("drill", "decision", cell.name, at=at, mono_ns=mono_ns, **line)
-    return said.code == 0
+    pressed = await acts.decide(who, operation_id, action, why=why, saw="the page of the operation")
+    record_act(cell, who, pressed, "after the last bound the decision is taken")
+    if pressed.done:
+        done = {"operation_id": operation_id, "action": action, "by": OPERATOR, "door": who.door}
+        record_decision(cell, done, at=at, mono_ns=mono_ns)
+    return pressed.done
 
 
-async def resolve(cell: Cell, shown: dict[str, Any], action: str, name: str, why: str) -> Said:
-    """`resolve` about an operation as it was shown."""
-    return await client(
-        cell,
-        *("resolve", shown["operation_id"], "--action", action, "--name", name, "--reason", why),
-        *("--expected-version", str(shown["version"]), "--expected-epoch", str(shown["epoch"]), "--json"),
-    )
+def record_act(cell: Cell, who: Visitor, pressed: Pressed, claim: str, ok: bool | None = None) -> None:
+    """What somebody pressed at the console, and what became of it, as the operator's view."""
+    right = pressed.done if ok is None else ok
+    body = {"door": who.door, "offered": pressed.offered, "answer": pressed.answer}
+    record_view(cell, "operator", body, (claim, right, pressed.answer[-300:]))
 
 
 async def try_to_resume(cell: Cell, operation_id: str, why: str, *codes: str, action: str = "permit_one_retry") -> bool:
-    """That decision now. Records whether it was refused; returns True when it was let through.
+    """That decision now, by somebody at the console. Records whether it was refused; returns True when it was let
+    through. Where the page offers no button for it, it is sent all the same.
 
     Raises Invalid when it failed for another reason than one of `codes`: what could not be asked was not refused.
     """
-    shown = (await client(cell, "show", operation_id, "--json")).json["records"][0]
-    said = await resolve(cell, shown, action, "somebody in a hurry", why)
-    answer = (said.out if said.code == 0 else said.err).strip()[-500:]
-    if said.code != 0 and not refused_as(said, *codes):
-        raise Invalid(f"{cell.name}: an early resume failed, and not as {' or '.join(codes)}: {answer}")
-    kind = "early_resume_accepted" if said.code == 0 else "early_resume_refused"
-    cell.run.writer.append("drill", kind, cell.name, operation_id=operation_id, answer=answer)
-    return said.code == 0
+    who = await cell.console.visitor(HURRIED)
+    pressed = await acts.decide(who, operation_id, action, why=why, saw="nothing yet")
+    if not pressed.done and not pressed.refused_as(*codes):
+        raise Invalid(f"{cell.name}: an early resume failed, and not as {' or '.join(codes)}: {pressed.answer}")
+    kind = "early_resume_accepted" if pressed.done else "early_resume_refused"
+    line: dict[str, Any] = {"operation_id": operation_id, "answer": pressed.answer, "door": who.door}
+    cell.run.writer.append("drill", kind, cell.name, **line)
+    return pressed.done
 
 
 def refused_as(said: Said, *codes: str) -> bool:

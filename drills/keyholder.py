@@ -2,78 +2,81 @@
 
     python -m drills.keyholder < page.json > done.json
 
-Knows no operation, no credential and no drill: the operation is named by the page, the credentials by the client's
-`credentials`, the command lines by the procedure that the page names, and whether to go on by what the new
-authorisation check says. Exit status 0 when everything that the procedure says was done.
+Environment: ACTONCE_CONSOLE_LOGIN, a private file with the console's address and this person's sign-in. Knows no
+operation, no credential and no drill: the operation and the procedure are named by the page, the credentials by the
+console's list, and whether to go on by what the operation's page offers once the new authorisation check has been made.
+Exit status 0 when everything that the procedure says was done.
 """
 
 from __future__ import annotations
 
-import time
+import os
+import re
+from pathlib import Path
 from typing import Any
 
-from drills.operator import Lost, as_program, client, commands_of, lines_of, procedure_of
+from actonce.testing.waiting import NeverHappened, eventually
+from drills.console import acts
+from drills.console.visitors import Visitor, from_file
+from drills.operator import Lost, as_program, named_by, procedure_at
 
 NAME = "owner of the credential"
-CHECK_S = 40.0  # a renewal tick, and fresh processes on a busy machine
+CHECK_S = 40.0  # a renewal tick on a busy machine
 
 
-def template(procedure: str, *words: str) -> list[str]:
-    """The procedure's command line that begins so, split."""
-    found = next((c for c in lines_of(procedure) if c[0] == words[0] and set(words) <= set(c)), None)
-    if found is None:
-        raise Lost(f"the procedure has no command line with {' '.join(words)}")
-    return found
-
-
-def filled(words: list[str], values: dict[str, str]) -> list[str]:
-    return [values.get(word, word) for word in words]
-
-
-def follow(page: dict[str, str]) -> dict[str, Any]:
+async def follow(page: dict[str, str]) -> dict[str, Any]:
     """From the page to rotated credentials and, where the procedure says so, to a recorded decision."""
-    text = f"{page['title']}\n{page['text']}"
-    _, procedure = procedure_of(text)
-    show = next((c for c in commands_of(text) if c[:1] == ["show"]), None)
-    if show is None:
-        raise Lost(f"the page names no `show` command:\n{text}")
-    rotated = []
-    for one in client(["credentials"]):
-        if one["state"] == "active":
-            continue
-        values = {"CREDENTIAL": one["name"], "G": str(one["generation"]), "YOU": NAME, "WHY": f"{one['state']}"}
-        client(filled(template(procedure, "rotate"), values))
-        rotated.append(one["name"])
-    done: dict[str, Any] = {"operation_id": show[1], "rotated": rotated, "by": NAME, "action": "rotated"}
-    if "--action resume" not in procedure:
-        return done  # evidence ends this hold: the operation is read again by itself
-    action, record = decision(show[1])
-    values = {
-        "OPERATION_ID": show[1],
-        "V": str(record["version"]),
-        "E": str(record["epoch"]),
-        "YOU": NAME,
-        "WHY": "its new authorisation check passed" if action == "resume" else "its new authorisation check refused it",
-        "WHAT_YOU_SAW": "the list of credentials",
-    }
-    return {**done, "action": action, "recorded": client(filled(template(procedure, "resolve", action), values))}
+    operation_id, reason = named_by(page)
+    async with from_file(Path(os.environ["ACTONCE_CONSOLE_LOGIN"])) as who:
+        procedure = await procedure_at(who, reason, operation_id)
+        if "rotate" not in procedure:
+            raise Lost(f"the procedure of {reason} does not say to rotate anything")
+        rotated = [await _rotated(who, name, state) for name, state in await ended(who)]
+        done: dict[str, Any] = {"operation_id": operation_id, "rotated": rotated, "by": NAME, "door": who.door}
+        if "--action resume" not in procedure:
+            return {**done, "action": "rotated"}  # evidence ends this hold: the operation is read again by itself
+        action = await decision(who, operation_id)
+        why = "its new authorisation check passed" if action == "resume" else "its new authorisation check refused it"
+        pressed = await acts.decide(who, operation_id, action, why=why, saw="the list of credentials")
+        if not pressed.done or not pressed.offered:
+            raise Lost(f"{action} was not taken by the console: {pressed.answer}")
+        return {**done, "action": action, "answer": pressed.answer}
 
 
-def decision(operation_id: str) -> tuple[str, dict[str, Any]]:
-    """Wait for the new check: `resume` when it passed, `mark_absent` when it refused."""
-    until = time.monotonic() + CHECK_S
-    while True:
-        record = client(["show", operation_id])["records"][0]
-        offered = {one["action"]: one for one in record["decisions_now"]}
-        if "resume" not in offered:
-            raise Lost(f"{operation_id} is {record['state']}; resume is not offered")
-        if offered["resume"]["allowed"]:
-            return "resume", record
-        why = str(offered["resume"]["refused_because"])
-        if "authorisation check refused it" in why:
-            return "mark_absent", record
-        if time.monotonic() > until:
-            raise Lost(f"{operation_id} cannot be resumed after {CHECK_S:g} s: {why}")
+async def ended(who: Visitor) -> list[tuple[str, str]]:
+    """The credentials that the console's list shows as not active: name and state."""
+    seen = await who.open("/credentials")
+    listed = [words for name, words in seen.parts.items() if re.fullmatch(r"cred-\d+", name)]
+    named = [re.match(r"(\S+) (\S+) generation", words) for words in listed]
+    return [(one.group(1), one.group(2)) for one in named if one is not None and one.group(2) != "active"]
+
+
+async def _rotated(who: Visitor, name: str, state: str) -> str:
+    pressed = await acts.rotate(who, name, why=state)
+    if not pressed.done:
+        raise Lost(f"{name} was not rotated at the console: {pressed.answer}")
+    return name
+
+
+async def decision(who: Visitor, operation_id: str) -> str:
+    """Wait for the new check: `resume` when the page offers it, `mark_absent` when it says that the check refused."""
+    said = ""
+
+    async def look() -> str | None:
+        nonlocal said
+        seen = await who.open(acts.operation_path(operation_id))
+        said = seen.parts.get("decide", seen.now)[-800:]
+        if seen.state != "held":
+            raise Lost(f"{operation_id} is {seen.state}; there is nothing to decide")
+        if "resume" in seen.offered:
+            return "resume"
+        return "mark_absent" if "authorisation check refused it" in said else None
+
+    try:
+        found: str = await eventually(look, within_s=CHECK_S, what=f"{operation_id} may be resumed", every_s=0.5)
+    except NeverHappened as error:
+        raise Lost(f"{operation_id} cannot be resumed after {CHECK_S:g} s: {said}") from error
+    return found
 
 
 if __name__ == "__main__":

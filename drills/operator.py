@@ -2,15 +2,17 @@
 
     python -m drills.operator < page.json > done.json
 
-Standard input: {"title", "text"} of one page, as it reached its channel. Environment: ACTONCE_ENTRY_URL (the client's
-setting, as in any shell of a deployment) and ACTONCE_OPERATOR_DASHBOARD, a JSON file with the destination's own
-dashboard (URL and login), which the procedure sends a person to. Knows no operation, no task and no drill: the
-commands are taken from the page, the decision's command line from the procedure that the page names, the versions from
-`show`, and what to decide from what the dashboard shows. Exit status 0 when a decision is recorded.
+Standard input: {"title", "text"} of one page, as it reached its channel. Environment: ACTONCE_CONSOLE_LOGIN, a private
+file with the console's address (a bookmark) and this person's sign-in, and ACTONCE_OPERATOR_DASHBOARD, a JSON file with
+the destination's own dashboard (URL and login), which the procedure sends a person to. Knows no operation, no task and
+no drill: the operation and its procedure are named by the page, found among the console's alerts and read there; what
+may be pressed is what the operation's page offers, and what to decide comes from what the dashboard shows. Exit status
+0 when a decision is recorded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -20,8 +22,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
+
+from drills.console import acts
+from drills.console.visitors import Visitor, from_file
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "operator on call"
@@ -29,7 +35,7 @@ COMMAND = "python -m actonce.client"  # how pages and procedures begin what a pe
 
 
 class Lost(RuntimeError):
-    """The page or the procedure does not say how to go on: that is a finding about them."""
+    """The page, the console or the procedure does not say how to go on: that is a finding about them."""
 
 
 def commands_of(page: str) -> list[list[str]]:
@@ -66,6 +72,27 @@ def run_client(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+def named_by(page: dict[str, str]) -> tuple[str, str]:
+    """The operation that a page is about, and the reason code whose procedure it names."""
+    text = f"{page['title']}\n{page['text']}"
+    show = next((c for c in commands_of(text) if c[:1] == ["show"]), None)
+    if show is None:
+        raise Lost(f"the page names no operation to look at:\n{text}")
+    path, _ = procedure_of(text)
+    return show[1], Path(path).stem
+
+
+async def procedure_at(who: Visitor, reason: str, operation_id: str) -> str:
+    """From the console's alerts to the procedure: the operation must be among them, and the procedure must be there."""
+    alerts = await who.open("/alerts")
+    if acts.operation_path(operation_id) not in alerts.links:
+        raise Lost(f"the console's alerts do not lead to {operation_id}: {alerts.words[:500]}")
+    procedure = await who.open(f"/procedures/{quote(reason, safe='')}")
+    if procedure.status != 200:
+        raise Lost(f"the console has no procedure {reason}: {procedure.words[:300]}")
+    return procedure.words
+
+
 def seen_at_destination(operation_id: str) -> list[dict[str, Any]]:
     """What the destination's dashboard shows under our marker."""
     dashboard = json.loads(Path(os.environ["ACTONCE_OPERATOR_DASHBOARD"]).read_text(encoding="utf-8"))
@@ -78,38 +105,35 @@ def seen_at_destination(operation_id: str) -> list[dict[str, Any]]:
     ]
 
 
-def decide(page: dict[str, str]) -> dict[str, Any]:
-    """Follow the page and its procedure to a recorded decision."""
-    text = f"{page['title']}\n{page['text']}"
-    show = next((c for c in commands_of(text) if c[:1] == ["show"]), None)
-    path, procedure = procedure_of(text)
-    if show is None:
-        raise Lost(f"the page names no `show` command:\n{text}")
-    operation_id = show[1]
-    record = client(["show", operation_id])["records"][0]
-    rows = seen_at_destination(operation_id)
-    action = "mark_committed" if rows else "permit_one_retry"
-    template = next((c for c in lines_of(procedure) if c[:1] == ["resolve"] and action in c), None)
-    if template is None:
-        raise Lost(f"{path} has no command line for {action}")
-    values = {
-        "OPERATION_ID": operation_id,
-        "V": str(record["version"]),
-        "E": str(record["epoch"]),
-        "YOU": NAME,
-        "WHY": "the destination shows it" if rows else "the destination does not show it; a refund can be reversed",
-        "WHAT_YOU_SAW": f"dashboard: {[row['id'] for row in rows] or 'nothing under our marker'}",
-        "OBJECT_ID": rows[0]["id"] if rows else "",
-    }
-    arguments = [values.get(word, word) for word in template]
-    recorded = client(arguments)
-    return {"operation_id": operation_id, "action": action, "arguments": arguments, "recorded": recorded, "by": NAME}
+async def decide(page: dict[str, str]) -> dict[str, Any]:
+    """Follow the page, the console and the procedure to a recorded decision."""
+    operation_id, reason = named_by(page)
+    async with from_file(Path(os.environ["ACTONCE_CONSOLE_LOGIN"])) as who:
+        procedure = await procedure_at(who, reason, operation_id)
+        await acts.acknowledge(who, operation_id)
+        rows = seen_at_destination(operation_id)
+        action = "mark_committed" if rows else "permit_one_retry"
+        if action not in procedure:
+            raise Lost(f"the procedure of {reason} does not say what {action} does")
+        pressed = await acts.decide(
+            who,
+            operation_id,
+            action,
+            why="the destination shows it" if rows else "the destination does not show it; a refund can be reversed",
+            saw=f"dashboard: {[row['id'] for row in rows] or 'nothing under our marker'}",
+            object_id=rows[0]["id"] if rows else "",
+        )
+        if not pressed.done or not pressed.offered:
+            raise Lost(f"{action} was not taken by the console: {pressed.answer}")
+        done = {"operation_id": operation_id, "action": action, "by": NAME}
+        return {**done, "door": who.door, "answer": pressed.answer}
 
 
-def as_program(follow: Callable[[dict[str, str]], dict[str, Any]]) -> None:
+def as_program(follow: Callable[[dict[str, str]], Any]) -> None:
     """One page in, what was done out. Exit status 1 and the finding where page and procedure did not lead to an end."""
     try:
-        print(json.dumps(follow(json.load(sys.stdin))))
+        done = follow(json.load(sys.stdin))
+        print(json.dumps(asyncio.run(done) if asyncio.iscoroutine(done) else done))
     except Lost as error:
         print(json.dumps({"lost": str(error)}))
         raise SystemExit(1) from error

@@ -30,6 +30,8 @@ from actonce.testing.processes import Process
 from actonce.testing.sink import Sink
 from actonce.testing.site import Site
 from actonce.testing.tap import Tap
+from drills.console.place import ConsolePlace
+from drills.console.screens import Screens
 from drills.tail import JournalTail
 from drills.world.client import World
 
@@ -52,6 +54,8 @@ class Run:
     writer: EvidenceWriter
     sink: Sink
     env: dict[str, str]
+    screens: Screens
+    pictured: str | None = None  # the cell of which pictures are taken, and whose people use a browser
     cells: dict[str, str] = field(default_factory=dict)  # account -> cell
     channels: dict[str, str] = field(default_factory=dict)  # channel of the page sink -> cell
     places: dict[str, str] = field(default_factory=dict)  # operation or task -> cell, where cells share an account
@@ -83,6 +87,7 @@ class CellSpec:
     workers: int = 2
     watch: tuple[str, ...] | None = ("worker.py", "watch")
     entry: tuple[str, ...] | None = None
+    console: tuple[str, ...] = ("-m actonce.console",)  # started when somebody first looks; needs an entry
     modes: dict[str, Any] = field(default_factory=dict)  # of the world's payments account
     settings: dict[str, Any] = field(default_factory=dict)  # more of the sandbox's JSON file
     env: dict[str, str] = field(default_factory=dict)
@@ -112,6 +117,7 @@ class Cell(Site):
         self.channel = f"page-{spec.number}"
         self.workers: list[Process] = []
         self.others: dict[str, Process] = {}
+        self.console = ConsolePlace(self)
         self.extras: dict[str, Any] = {}  # what `attach` brought
         self._attached = AsyncExitStack()
         self._env: dict[str, str] = {}
@@ -133,7 +139,10 @@ class Cell(Site):
     async def close(self) -> None:
         """As every site, then what was attached, a Temporal of its own among it."""
         try:
-            await super().close()
+            try:
+                await self.console.close()
+            finally:
+                await super().close()
         finally:
             await self._attached.aclose()
 
@@ -170,15 +179,25 @@ class Cell(Site):
         self.workers += fresh
         await asyncio.gather(*(process.until_ready() for process in fresh))
 
-    async def start_program(self, role: str, program: str, *args: str) -> Process:
-        """One more process of this cell; not yet ready."""
+    async def start_program(self, role: str, program: str, *args: str, **more: str) -> Process:
+        """One more process of this cell; not yet ready. `more`: settings that only it has."""
         kind = role.partition("-")[0]
-        env = dict(self._env)
+        env = {**self._env, **more}
         if self.spec.stop is not None and kind in self.spec.stops:
             env["ACTONCE_DRILL_STOP"] = self.spec.stop
         if kind == "watch" and self.spec.watch_past_proxies:
             env["ACTONCE_WORLD"] = str(self._world_file("world-direct.json", self.run.world.listeners))
         return await self.spawn(role, program, args, env)
+
+    @property
+    def pictured(self) -> bool:
+        """Are pictures taken of this cell?"""
+        return self.run.pictured == self.name
+
+    @property
+    def temporal_ui_url(self) -> str:
+        """Where people see this cell's histories."""
+        return str((self.parts.temporal_of_its_own or self.parts.stack).temporal_ui_url)
 
     @property
     def write(self) -> Tap:

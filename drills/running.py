@@ -31,6 +31,7 @@ from actonce.testing.parts import Parts, open_parts
 from actonce.testing.selftest import self_tests
 from actonce.testing.sink import Paged, Sink
 from actonce.testing.waiting import eventually
+from drills.console.screens import Screens
 from drills.rig import ROOT, Run
 from drills.tail import JournalTail
 from drills.world.client import World
@@ -39,6 +40,7 @@ Say = Callable[[str], None]
 PRELOADED = (
     *GENERAL,
     "actonce.client",
+    "actonce.console.app",
     "actonce.destinations.sandbox",
     "actonce.destinations.probe",
     "actonce.effects.remembering",
@@ -85,11 +87,16 @@ class Identity:
 
 @contextlib.asynccontextmanager
 async def open_run(
-    shared: Parts, out: Path, drill: Drill | None, say: Say, identity: Identity | None = None
+    shared: Parts,
+    out: Path,
+    drill: Drill | None,
+    say: Say,
+    identity: Identity | None = None,
+    pictured: str | None = None,
 ) -> AsyncIterator[Run]:
-    """One drill: a world that proves itself controlled, a record, a page sink.
+    """One drill: a world that proves itself controlled, a record, a page sink, a browser for whoever looks.
 
-    Without a `drill` the record in `out` goes on, and the run is the one of that identity.
+    Without a `drill` the record in `out` goes on, and the run is the one of that identity. `pictured`: see `Run`.
     """
     identity = identity or Identity.fresh()
     run_id, secret = identity.run_id, identity.secret
@@ -125,11 +132,16 @@ async def open_run(
                     writer=writer,
                     sink=sink,
                     env=env,
+                    screens=Screens(out),
+                    pictured=pictured,
                 )
                 sink.on_page = lambda page: _record_page(run, page)
                 say("testing the faults on the wire …")
                 await _prove_faults(run)
-                yield run
+                try:
+                    yield run
+                finally:
+                    await run.screens.close()
                 await _take_journal(run, world_process)
                 _save_histories_database(shared.stack, out)
     finally:
@@ -183,6 +195,7 @@ def drill_record(
     protections: list[str] | None = None,
     config: dict[str, object] | None = None,
     struck_share_min: float = 1.0,
+    pictured: str | None = None,
 ) -> Drill:
     """drill.json of a run that starts now."""
     return Drill(
@@ -196,6 +209,7 @@ def drill_record(
         quick=quick,
         protections=protections or [],
         struck_share_min=struck_share_min,
+        pictured=[pictured] if pictured is not None else [],
         left_out=[LeftOut(cell=cell, reason=reason) for cell, reason in (left_out or {}).items()],
     )
 

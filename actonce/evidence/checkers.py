@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from actonce.evidence.case import Case, Finding, Story, is_own, moment
 from actonce.evidence.checks_approvals import approvals_kept, effects_approved
 from actonce.evidence.checks_audit import audit_copy_is_whole, effects_are_audited
+from actonce.evidence.checks_console import console_tells_the_truth, pictures
 from actonce.evidence.checks_credentials import (
     killed_leases,
     leaked_secrets,
@@ -400,6 +401,8 @@ CHECKERS: dict[str, Callable[[Case], list[Finding]]] = {
     "twins look the same to the caller": twins,
     "early resume refused": early_resume,
     "five views": views,
+    "console tells the truth": console_tells_the_truth,
+    "pictures as taken": pictures,
     "probe after healing": probe,
     "quiet period closed": quiet,
     "balance closes": balance_closes,

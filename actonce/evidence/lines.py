@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from actonce.evidence.line import Line
 from actonce.evidence.lines_caller import (
@@ -180,6 +180,7 @@ class EarlyResumeRefused(Line):
     of_kind: ClassVar[str] = "early_resume_refused"
     operation_id: str
     answer: str
+    door: Literal["browser", "console", "client"] = "client"
 
 
 class EarlyResumeAccepted(EarlyResumeRefused):
@@ -189,13 +190,15 @@ class EarlyResumeAccepted(EarlyResumeRefused):
 
 
 class Decision(Line):
-    """An operator's decision, taken by a fresh process that was given only pages and procedure."""
+    """An operator's decision, taken by a fresh process that was given only pages and procedure. `door`: through which
+    it went: the console in a `browser`, the `console`'s forms without one, or the command-line `client`."""
 
     of_source: ClassVar[str] = "drill"
     of_kind: ClassVar[str] = "decision"
     operation_id: str
     action: str
     by: str
+    door: Literal["browser", "console", "client"] = "client"
 
 
 class Authority(Line):
@@ -275,6 +278,46 @@ class ApprovalShown(Line):
     expires_at: str
 
 
+class ConsoleSaid(Line):
+    """What a page of the console said to somebody without a browser: the state at its head, the reason of the hold,
+    and the decisions that it had a button for."""
+
+    of_source: ClassVar[str] = "view"
+    of_kind: ClassVar[str] = "console_said"
+    moment: Literal["hold", "after"]
+    page: Literal["task", "operation"]
+    path: str
+    status: int
+    said: str
+    reason: str | None = None
+    offered: list[str] = Field(default_factory=list)
+    task_id: str
+    operation_id: str | None = None
+
+
+class Picture(Line):
+    """A picture of what people saw, in the folder as `file`; or why there is none. `of`: the cell that it stands for.
+    `path`: of the page, on its own site; it holds no secret."""
+
+    of_source: ClassVar[str] = "view"
+    of_kind: ClassVar[str] = "picture"
+    of: str
+    moment: Literal["hold", "after"]
+    page: str = Field(min_length=1)
+    path: str
+    file: str | None = None
+    sha256: str | None = None
+    missing: str | None = None
+    task_id: str | None = None
+    operation_id: str | None = None
+
+    @model_validator(mode="after")
+    def _taken_or_missing(self) -> Picture:
+        if (self.file is None) != (self.sha256 is None) or (self.file is None) == (not self.missing):
+            raise ValueError("a picture has a file and its sha256, or says why it is missing")
+        return self
+
+
 _LINES: tuple[type[Line], ...] = (
     Request, Effect, AnswerBegun, AnswerFailed, AnswerReplaced, Dropped, Refused, Reversed, Latch,
     Challenge, Connection, RequestIncomplete, Beacon, ProbeNote, KeyCancelled, LeaseEvent, JournalNote, JournalEnd,
@@ -282,7 +325,8 @@ _LINES: tuple[type[Line], ...] = (
     ProcessState, Exited, Observation, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
     Authority, ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
     CallerMemory,
-    CallerTask, CallerRelease, CallerAudit, AuditCopy, View, ApprovalShown, CallerApproval,
+    CallerTask, CallerRelease, CallerAudit, AuditCopy, View, ConsoleSaid, Picture, ApprovalShown,
+    CallerApproval,
 )  # fmt: skip
 KINDS: dict[tuple[str, str], type[Line]] = {(line.of_source, line.of_kind): line for line in _LINES}
 

@@ -74,6 +74,9 @@ class Drill(Strict):
     # Share of the guarded faults that must be proven to have struck. Below 1 only where a schedule cannot know what it
     # meets (a soak): what did not strike is listed, and does not count.
     struck_share_min: float = Field(default=1.0, gt=0, le=1)
+    # Cells that stand for the drill: what people saw there, at the hold and after it, is in the folder as pictures, or
+    # the record says why it is not.
+    pictured: list[str] = []
 
 
 class Expected(Strict):

@@ -16,7 +16,7 @@ from actonce.evidence.folder import integrity, load
 from actonce.evidence.strike import strikes
 
 # Nobody asks a test of one workflow for the console, an operator, or a probe after it.
-WHOLE_DRILL = frozenset({"early resume refused", "five views", "probe after healing"})
+WHOLE_DRILL = frozenset({"early resume refused", "five views", "pictures as taken", "probe after healing"})
 
 
 @dataclass(frozen=True)

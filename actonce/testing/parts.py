@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import os
 import secrets
 import sys
@@ -44,24 +45,54 @@ PRELOADED = (
     "actonce.effects.watcher",
     "actonce.effects.activities",
 )
-# What every copy begins with: the tables, an empty memory, and a token that is good at every entry on a copy.
+OPERATOR, HURRIED, APPROVER, OWNER = (
+    "operator on call",
+    "somebody in a hurry",
+    "Ada Approver",
+    "owner of the credential",
+)
+PEOPLE = {
+    OPERATOR: "operator",
+    HURRIED: "operator",
+    APPROVER: "approver",
+    OWNER: "admin",
+}  # who may sign in, and as what
+# What every copy begins with: the tables, an empty memory, a token that is good at every entry on a copy, one for its
+# console, and people who may sign in there, made as `actonce up` makes them.
 _MAKE = """
-import asyncio, os
-from actonce.contracts.people import Scope
+import asyncio, json, os, secrets
+from actonce.contracts.people import Role, Scope
 from actonce.ledger.migrate import migrate
+from actonce.ledger.people import add_person
 from actonce.ledger.store import Ledger
 from actonce.ledger.tokens import create_token
 from actonce.memory import HashingEmbedder
 from actonce.memory.setting_up import set_up
 
-async def token(dsn):
+async def access(dsn):
+    password = secrets.token_urlsafe(18)
     async with Ledger(dsn, pool_max=1) as ledger:
-        return (await create_token(ledger, "drills", set(Scope) - {Scope.ACT_FOR}, by="drills"))[1]
+        for name, role in json.loads(os.environ["PEOPLE"]).items():
+            await add_person(ledger, name, [Role(role)], password=password, by="drills")
+        return {
+            "token": (await create_token(ledger, "drills", set(Scope) - {Scope.ACT_FOR}, by="drills"))[1],
+            "console_token": (await create_token(ledger, "console", {Scope.ACT_FOR}, by="drills"))[1],
+            "password": password,
+        }
 
 dsn = os.environ["ACTONCE_LEDGER_DSN"]
 migrate(dsn), set_up(dsn, HashingEmbedder())
-print(asyncio.run(token(dsn)))
+print(json.dumps(asyncio.run(access(dsn))))
 """
+
+
+@dataclass(frozen=True)
+class Access:
+    """What opens the entry and the console of every ledger that was copied from one template."""
+
+    token: str
+    console_token: str
+    password: str  # of each of PEOPLE
 
 
 @dataclass
@@ -72,7 +103,7 @@ class Parts:
     temporal: Client
     zygote: Zygote
     template: str  # name of the migrated, empty ledger database, with an empty memory in it
-    token: str  # good at the entry of every ledger made from it
+    access: Access  # to every ledger made from it
     env: dict[str, str]  # of every process
     project: Path
     folder: Path
@@ -96,7 +127,7 @@ class Parts:
     @property
     def shown(self) -> dict[str, str]:
         """The headers of a request to an entry."""
-        return {"Authorization": f"Bearer {self.token}"}
+        return {"Authorization": f"Bearer {self.access.token}"}
 
     async def make_ledger(self, database: str) -> str:
         """One more empty, migrated ledger; returns its DSN."""
@@ -113,9 +144,9 @@ async def open_parts(
     """On running servers (PostgreSQL, Temporal), for the programs of the project in `project`. Logs go to `folder`."""
     env = base_environment(stack, project)
     async with await Zygote.start(preloaded, log=folder / "logs" / "zygote.log", cwd=project, env=env) as zygote:
-        template, token = await _template_ledger(stack, env, project)
+        template, access = await _template_ledger(stack, env, project)
         client = await Client.connect(stack.temporal_address, data_converter=pydantic_data_converter)
-        yield Parts(stack, client, zygote, template, token, env, project, folder)
+        yield Parts(stack, client, zygote, template, access, env, project, folder)
 
 
 def base_environment(stack: Stack, project: Path) -> dict[str, str]:
@@ -126,14 +157,14 @@ def base_environment(stack: Stack, project: Path) -> dict[str, str]:
     return {**mine, **shared, "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
 
 
-async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> tuple[str, str]:
+async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> tuple[str, Access]:
     name = f"ledger_template_{secrets.token_hex(4)}"
     async with await psycopg.AsyncConnection.connect(stack.ledger_dsn, autocommit=True) as link:
         await link.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     dsn = urlsplit(stack.ledger_dsn)._replace(path=f"/{name}").geturl()
     migration = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _MAKE),
-        env={**env, "ACTONCE_LEDGER_DSN": dsn},
+        env={**env, "ACTONCE_LEDGER_DSN": dsn, "PEOPLE": json.dumps(PEOPLE)},
         cwd=project,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -141,7 +172,7 @@ async def _template_ledger(stack: Stack, env: dict[str, str], project: Path) -> 
     said, _ = await migration.communicate()
     if migration.returncode != 0:
         raise RuntimeError(f"the ledger could not be migrated:\n{said.decode(errors='replace')[-2000:]}")
-    return name, said.decode().splitlines()[-1]
+    return name, Access(**json.loads(said.decode().splitlines()[-1]))
 
 
 def address(url: str) -> tuple[str, int]:

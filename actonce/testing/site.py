@@ -15,7 +15,7 @@ import psutil
 from actonce.evidence import EvidenceWriter
 from actonce.testing.export import LedgerReader
 from actonce.testing.faults import Faults, Proxied
-from actonce.testing.parts import Parts, address, through
+from actonce.testing.parts import Access, Parts, address, through
 from actonce.testing.processes import Process
 from actonce.testing.tap import Exchange, Tap
 
@@ -44,9 +44,9 @@ class Site:
         self.ledger = LedgerReader(parts.dsn(self.database))
 
     @property
-    def token(self) -> str:
-        """Good at the entry of its ledger."""
-        return self.parts.token
+    def access(self) -> Access:
+        """To the entry and the console of its ledger."""
+        return self.parts.access
 
     async def make_ground(self) -> None:
         """Its ledger, and the proxies in front of it and of Temporal."""

@@ -67,7 +67,7 @@ class _Stopped:
         control = "resend_without_lookup"
         cells.append(RefundCell(self.plays[0], next(numbers), f"control:{control}", control, "duplicate op"))
         jobs = [Job(cell.name, partial(run_cell, plan=cell)) for cell in cells]
-        return Plan(jobs=jobs, protections=[control])
+        return Plan(jobs=jobs, protections=[control], pictured=cells[0].name)
 
 
 class Final(_Stopped):

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from actonce.testing.parts import address
+from actonce.testing.parts import Access, address
 from actonce.testing.processes import Process
 from actonce.testing.tap import Exchange
 from drills.rig import Cell, CellSpec, Run
@@ -60,15 +60,15 @@ class SoakCell(Cell):
         if self.life == 1:
             await super().make_ground()
             if self.state is not None:
-                self.state.entry_token = self.parts.token
+                self.state.access = self.parts.access
             return
         self.folder.mkdir(parents=True)
         await self.make_fronts()
 
     @property
-    def token(self) -> str:
-        kept = self.state.entry_token if self.state is not None else None
-        return kept or super().token
+    def access(self) -> Access:
+        kept = self.state.access if self.state is not None else None
+        return kept or super().access
 
     async def _make_memory(self) -> str:
         if self.state is None:

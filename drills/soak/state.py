@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from actonce.testing.parts import Access
+
 STATE_FILE, POINTER = "soak.json", "RESUME"
 
 
@@ -27,7 +29,7 @@ class SoakState(BaseModel):
     kinds: tuple[str, ...]  # of faults: those that are possible here
     log_disk: Path | None = None  # the file system that the audit log lies on
     memory_dsn: str | None = None
-    entry_token: str | None = None  # of its ledger, which is as old as its first process
+    access: Access | None = None  # to its ledger, which is as old as its first process
     played_s: float = 0.0
     lives: int = 0  # how many processes have played it
 

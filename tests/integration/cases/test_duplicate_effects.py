@@ -36,7 +36,7 @@ async def client(bench: Bench, entry_url: str, *args: str) -> tuple[int, list[An
     """Run the client in a process of its own. Return its exit status and what it printed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "actonce.client", *args, "--json"),
-        env={**os.environ, "ACTONCE_ENTRY_URL": entry_url, "ACTONCE_ENTRY_TOKEN": bench.lab.parts.token},
+        env={**os.environ, "ACTONCE_ENTRY_URL": entry_url, "ACTONCE_ENTRY_TOKEN": bench.lab.parts.access.token},
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

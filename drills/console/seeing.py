@@ -1,0 +1,191 @@
+"""What the console shows at a moment of a drill: read and asserted from its HTML, and pictured where people have a
+browser.
+
+Contract: `see` reads the pages as somebody who has no browser, so that what is asserted is the same with and without
+one; then, in the cell that the drill pictures, it takes their pictures and that of the history in the Temporal UI, or
+puts on record why there are none. What a page said is on record in its own words: whether that was true is for the
+judge, who knows what the destination had by then.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from actonce.testing.parts import OPERATOR
+from drills.console.acts import operation_path, task_path
+from drills.console.pages import Seen
+from drills.console.visitors import ByBrowser
+
+if TYPE_CHECKING:
+    from drills.rig import Cell
+
+Moment = Literal["hold", "after"]
+UI_READY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the pages have to say."""
+
+    task: frozenset[str]  # the task's states that are true
+    operation: frozenset[str] = frozenset()  # the operation's
+    reason: str | None = None  # of its hold
+
+
+async def see(
+    cell: Cell, moment: Moment, task_id: str, operation_id: str | None, wanted: Wanted, *, also: tuple[str, ...] = ()
+) -> None:
+    """Look at the task and the operation. `also`: other pages that are pictured beside them."""
+    reader = await cell.console.visitor(OPERATOR, acts=False)
+    task = await reader.open(task_path(task_id))
+    _say(cell, moment, "task", task, task_id=task_id)
+    _view(cell, "user", task, *_of_task(task, wanted))
+    if operation_id is not None:
+        operation = await reader.open(operation_path(operation_id))
+        _say(cell, moment, "operation", operation, task_id=task_id, operation_id=operation_id)
+        _view(cell, "operator", operation, *_of_operation(operation, wanted))
+    if not cell.pictured:
+        return
+    paths = {"task": task_path(task_id)}
+    if operation_id is not None:
+        paths["operation"] = operation_path(operation_id)
+    paths |= {path.strip("/"): path for path in also}
+    history = next((address for address, title in task.links.items() if title == "Temporal UI"), None)
+    await _picture(cell, moment, paths, history, task_id, operation_id)
+
+
+def _say(cell: Cell, moment: Moment, page: str, seen: Seen, **about: Any) -> None:
+    cell.run.writer.append(
+        "view",
+        "console_said",
+        cell.name,
+        moment=moment,
+        page=page,
+        path=seen.path,
+        status=seen.status,
+        said=seen.state,
+        reason=seen.held_for,
+        offered=seen.offered,
+        **about,
+    )
+
+
+Claim = tuple[str, bool, str]
+
+
+def _of_task(seen: Seen, wanted: Wanted) -> list[Claim]:
+    why = re.match(r"Why (.+)", seen.now)
+    claims = [
+        (
+            "the console tells the task's state truthfully",
+            seen.state in wanted.task,
+            f"{seen.state!r}, true is {_or(wanted.task)}",
+        ),
+        ("and why", why is not None and len(why.group(1)) > 8, seen.now[:200]),
+    ]
+    if wanted.reason is not None:
+        claims.append(("with its reason", wanted.reason in seen.now, seen.now[:300]))
+        link = f"/procedures/{wanted.reason}"
+        claims.append(("and a link to its procedure", link in seen.links, link))
+    return claims
+
+
+def _of_operation(seen: Seen, wanted: Wanted) -> list[Claim]:
+    committed = seen.state == "committed"
+    lamp = re.search(r"Side effect committed (yes|not established)", seen.words)
+    lit = lamp is not None and lamp.group(1) == "yes"
+    claims = [
+        (
+            "the console tells the operation's state truthfully",
+            seen.state in wanted.operation,
+            f"{seen.state!r}, true is {_or(wanted.operation)}",
+        ),
+        (
+            "its light `committed` is lit only with evidence",
+            lamp is not None and lit == committed,
+            f"{seen.state}, lit: {lit}",
+        ),
+    ]
+    if seen.state == "held":
+        claims += [
+            (
+                "it says for which reason it is held",
+                seen.held_for is not None and wanted.reason in (None, seen.held_for),
+                str(seen.held_for),
+            ),
+            ("until when it may still happen", "In the world" in seen.now, seen.now[:300]),
+            ("and leads to the procedure", f"/procedures/{seen.held_for}" in seen.links, ""),
+        ]
+    else:
+        claims.append(("it offers no decision", not seen.offered, ", ".join(seen.offered)))
+    return claims
+
+
+def _or(states: frozenset[str]) -> str:
+    return " or ".join(sorted(states))
+
+
+def _view(cell: Cell, name: str, seen: Seen, *claims: Claim) -> None:
+    body = {"console": seen.path, "state": seen.state, "now": seen.now[:1000], "offered": seen.offered}
+    cell.run.writer.append(
+        "view",
+        "view",
+        cell.name,
+        name=name,
+        body=body,
+        assertions=[{"name": what, "ok": ok, "detail": detail} for what, ok, detail in claims],
+    )
+
+
+# pictures ---------------------------------------------------------------------------------------------------------
+
+
+async def _picture(
+    cell: Cell, moment: Moment, paths: dict[str, str], history: str | None, task_id: str, operation_id: str | None
+) -> None:
+    about = {"task_id": task_id, "operation_id": operation_id}
+    lacking = cell.run.screens.why_not
+    visitor = await cell.console.visitor(OPERATOR) if lacking is None else None
+    for page, path in paths.items():
+        if not isinstance(visitor, ByBrowser):
+            _missing(cell, moment, page, path, lacking or "no browser", about)
+            continue
+        await visitor.open(path)
+        await _take(cell, moment, page, path, visitor, about)
+    path = history.partition("://")[2].partition("/")[2] if history else ""
+    if not isinstance(visitor, ByBrowser) or history is None:
+        _missing(cell, moment, "history", f"/{path}", lacking or "the console knows no Temporal UI", about)
+        return
+    trouble = await _open_history(visitor, history)
+    if trouble is not None:
+        _missing(cell, moment, "history", f"/{path}", trouble, about)
+    else:
+        await _take(cell, moment, "history", f"/{path}", visitor, about)
+
+
+async def _open_history(visitor: ByBrowser, address: str) -> str | None:
+    """Load it in the Temporal UI; why not, when that does not work: it may be what this drill has taken away."""
+    from playwright.async_api import Error
+
+    try:
+        await visitor.page.goto(address)
+        await visitor.page.get_by_text("Workflow Execution Started").first.wait_for(timeout=UI_READY_S * 1000)
+    except Error as error:
+        return f"the Temporal UI did not show it: {str(error).splitlines()[0]}"
+    return None
+
+
+async def _take(cell: Cell, moment: Moment, page: str, path: str, visitor: ByBrowser, about: dict[str, Any]) -> None:
+    file, digest = await cell.run.screens.take(visitor.page, f"{moment}-{page.replace('/', '-')}")
+    _record(cell, moment, page, path, {**about, "file": file, "sha256": digest})
+
+
+def _missing(cell: Cell, moment: Moment, page: str, path: str, why: str, about: dict[str, Any]) -> None:
+    _record(cell, moment, page, path, {**about, "missing": why})
+
+
+def _record(cell: Cell, moment: Moment, page: str, path: str, more: dict[str, Any]) -> None:
+    of = cell.run.pictured
+    cell.run.writer.append("view", "picture", cell.name, of=of, moment=moment, page=page, path=path, **more)
