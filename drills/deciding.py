@@ -1,7 +1,7 @@
 """Cells in which a person decides: too early, twice, and as the page and its procedure say.
 
-These have an entry service: the task is started, looked at and decided about through the client, each time by a fresh
-process. All five views are captured here.
+These have an entry service and a console: the task is started through the client, looked at through both, and decided
+about at the console, by whoever is called in a fresh process. All five views are captured here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from typing import Any
 
 from actonce.testing.export import FINAL
 from actonce.testing.faults import WireFault
+from actonce.testing.parts import HURRIED
 from actonce.testing.waiting import eventually
 from drills import doors
+from drills.console import acts
+from drills.console.seeing import Wanted, see
 from drills.plays import OUTCOME_S, POINT_S, Special
 
 # How the same decision again is refused: it is on record, or it has been applied and the operation has moved on.
@@ -76,20 +79,22 @@ class OperatorDecides(Special):
         await doors.user_view(self.cell, row["task_id"], state={"held"})
         await doors.alerts_view(self.cell, operation_id, paged=True)
         await doors.dependencies_view(self.cell)
+        held = Wanted.held(str(row["reason"]))
+        await see(self.cell, "hold", row["task_id"], operation_id, held, also=("/alerts", "/dependencies"))
         # When a person gets there, the destination's own list can be read again, if by nobody else yet.
         await self.cell.run.world.configure(self.cell.account, "payments", routes={"list": "healthy"})
+        other = await self.cell.console.visitor(HURRIED, acts=False)
+        page = await other.open(acts.operation_path(operation_id))  # this one has it open meanwhile
         done = await doors.on_call(self.cell, operation_id)
-        if "arguments" not in done:
+        if "lost" in done:
             return
-        again = await doors.client(self.cell, *done["arguments"], "--json")
-        doors.record_view(
-            self.cell,
-            "operator",
-            {"again": again.err[-400:] or again.out[-400:]},
-            ("deciding twice is refused", doors.refused_as(again, *DECIDED), again.err.strip()[-200:]),
-        )
+        again = await acts.decide(other, operation_id, done["action"], why="the same", saw="the same", on=page)
+        doors.record_act(self.cell, other, again, "deciding twice is refused", again.refused_as(*DECIDED))
         await self.row(operation_id, lambda row: row["state"] in FINAL, "settled by the decision", OUTCOME_S)
         await doors.alerts_view(self.cell, operation_id, paged=False)
+        await self.task_over(row["task_id"])
+        over = Wanted(frozenset({"complete", "complete by a person's word"}), frozenset(FINAL))
+        await see(self.cell, "after", row["task_id"], operation_id, over)
 
 
 class OperatorConfirms(OperatorDecides):

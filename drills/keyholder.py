@@ -11,7 +11,6 @@ Exit status 0 when everything that the procedure says was done.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ async def follow(page: dict[str, str]) -> dict[str, Any]:
         procedure = await procedure_at(who, reason, operation_id)
         if "rotate" not in procedure:
             raise Lost(f"the procedure of {reason} does not say to rotate anything")
-        rotated = [await _rotated(who, name, state) for name, state in await ended(who)]
+        rotated = [await _rotated(who, name, state) for name, state in await _ended(who)]
         done: dict[str, Any] = {"operation_id": operation_id, "rotated": rotated, "by": NAME, "door": who.door}
         if "--action resume" not in procedure:
             return {**done, "action": "rotated"}  # evidence ends this hold: the operation is read again by itself
@@ -43,12 +42,8 @@ async def follow(page: dict[str, str]) -> dict[str, Any]:
         return {**done, "action": action, "answer": pressed.answer}
 
 
-async def ended(who: Visitor) -> list[tuple[str, str]]:
-    """The credentials that the console's list shows as not active: name and state."""
-    seen = await who.open("/credentials")
-    listed = [words for name, words in seen.parts.items() if re.fullmatch(r"cred-\d+", name)]
-    named = [re.match(r"(\S+) (\S+) generation", words) for words in listed]
-    return [(one.group(1), one.group(2)) for one in named if one is not None and one.group(2) != "active"]
+async def _ended(who: Visitor) -> list[tuple[str, str]]:
+    return [(name, state) for name, state in acts.credentials(await who.open("/credentials")) if state != "active"]
 
 
 async def _rotated(who: Visitor, name: str, state: str) -> str:

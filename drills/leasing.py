@@ -20,8 +20,10 @@ import psycopg
 from psycopg import sql
 
 from actonce.evidence.checks_credentials import SEARCHED
+from actonce.testing.parts import OWNER
 from actonce.testing.site import Invalid
 from drills import doors
+from drills.console import acts
 from drills.rig import PURPOSES, READS, Cell
 from drills.world.leases import default_token, mark_of
 
@@ -93,7 +95,8 @@ def principal(cell: Cell) -> str:
 
 
 async def set_policy(cell: Cell, version: int, *, allows: bool, for_run: bool = False) -> None:
-    """The owner of the access policy puts the next one in force, through the client; the drill keeps what it says.
+    """The owner of the access policy puts the next one in force, through the client (the console shows it and has no
+    button for it); the drill keeps what it says.
 
     `for_run`: it is on record for the whole run and not for the cell alone.
     """
@@ -130,15 +133,11 @@ async def credential(cell: Cell, purpose: str = "write") -> Row:
 
 
 async def rotate(cell: Cell, purpose: str = "write") -> None:
-    """Its owner rotates it, through the client."""
-    now = await credential(cell, purpose)
-    said = await doors.client(
-        cell,
-        *("rotate", now["name"], "--expected-generation", str(now["generation"]), "--name", "its owner"),
-        *("--reason", "it expired", "--json"),
-    )
-    if said.code != 0:
-        raise Invalid(f"{cell.name}: it was not rotated: {said.err[-400:]}")
+    """Its owner rotates it, at the console."""
+    who = await cell.console.visitor(OWNER)
+    pressed = await acts.rotate(who, f"{cell.account}/{purpose}", "it expired")
+    if not pressed.done:
+        raise Invalid(f"{cell.name}: it was not rotated: {pressed.answer}")
 
 
 def events(cell: Cell, purpose: str | None = None) -> list[Row]:
@@ -168,26 +167,23 @@ def turned_away(cell: Cell) -> dict[str, int]:
 
 
 async def key_holder(cell: Cell, subject: str) -> dict[str, Any]:
-    """A fresh process is given the newest page about the subject, and nothing else."""
+    """A fresh process is given the newest page about the subject, a sign-in at the console, and nothing else."""
     pages = [p for p in cell.run.sink.of(cell.channel) if subject in f"{p.title} {p.text}"]
     if not pages:
         raise Invalid(f"{cell.name}: no page about {subject} arrived, so nobody is called")
-    given = json.dumps({"title": pages[-1].title, "text": pages[-1].text})
-    said = await doors.program(cell, "drills.keyholder", given)
-    done: dict[str, Any] = said.json or {"lost": said.err[-400:]}
+    done = await doors.person(cell, "drills.keyholder", OWNER, pages[-1])
     doors.record_view(
         cell,
         "operator",
         {"page": pages[-1].text, "did": done},
         (
             "from page and procedure alone the credential is rotated and the operation decided",
-            said.code == 0,
-            str(done.get("action") or done.get("lost"))[:300],
+            "lost" not in done,
+            str(done.get("lost") or done.get("action"))[:300],
         ),
     )
     if done.get("action") in ("resume", "mark_absent"):
-        line = {"operation_id": done["operation_id"], "action": done["action"], "by": done["by"]}
-        cell.run.writer.append("drill", "decision", cell.name, **line)
+        doors.record_decision(cell, done)
     return done
 
 

@@ -115,6 +115,15 @@ class Special:
 
         return await eventually(look, within_s=within_s, what=f"{self.cell.name}: {what}", every_s=0.1)
 
+    async def task_over(self, task_id: str) -> None:
+        """Wait until the ledger has an end of the task."""
+
+        async def look() -> bool:
+            rows = await self.cell.ledger.rows("task")
+            return any(row["task_id"] == task_id and row["outcome"] for row in rows)
+
+        await eventually(look, within_s=OUTCOME_S, what=f"{self.cell.name}: {task_id} over", every_s=0.2)
+
     async def paged(self, operation_id: str, reason: str) -> None:
         """Wait until a page says that the operation is held for this reason."""
         await eventually(

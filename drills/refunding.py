@@ -18,7 +18,7 @@ from actonce.testing.export import FINAL
 from actonce.testing.faults import WireFault
 from actonce.testing.waiting import eventually
 from drills import doors
-from drills.console.seeing import Wanted, see
+from drills.console.seeing import DONE, Wanted, see
 from drills.plays import OUTCOME_S, POINT_S, Special
 from drills.rig import Cell
 from drills.table import TENANT, PlannedCell
@@ -147,8 +147,7 @@ class WorkersStopped(Special):
         task_id = row["task_id"]
         followed = await doors.client(self.cell, "follow", task_id, "--timeout-s", "100", "--json")
         await doors.user_view(self.cell, task_id, state={"complete"})
-        done = Wanted(frozenset({"complete"}), frozenset({"committed"}))
-        await see(self.cell, "after", task_id, operation_id, done)
+        await see(self.cell, "after", task_id, operation_id, DONE)
         await doors.alerts_view(self.cell, operation_id, paged=False)
         await doors.dependencies_view(self.cell)
         decisions = await self.cell.ledger.rows("decision")

@@ -159,6 +159,8 @@ class Cell(Site):
         self._env = {**self._environment(), **more}
         async with self.run.starting:
             await self._start_programs()
+        if self.pictured:
+            await self.console.visitor()  # whoever looks is there before anything happens: a browser takes seconds
 
     async def _start_programs(self) -> None:
         for number in range(self.spec.workers):

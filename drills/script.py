@@ -24,11 +24,16 @@ from actonce.contracts.identity import derive_operation_id
 from actonce.evidence import Cell as CellLine
 from actonce.evidence import Expected, Fault, PlannedOperation, PlannedTask
 from actonce.testing.export import export_ledger, export_release, export_task
+from actonce.testing.parts import APPROVER, OPERATOR
 from actonce.testing.settling import quiet, tasks_ended
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
 from drills.catalog import Job, Plan
+from drills.console import acts
+from drills.console.acts import Pressed
+from drills.console.seeing import Moment, see
+from drills.console.seeing import Wanted as Shown
 from drills.rig import Cell, CellSpec, Run
 from drills.table import SETTLE_S, STEP, TENANT, probe, refund_payload
 
@@ -177,6 +182,32 @@ class Script:
             raise Invalid(f"{self.cell.name}: GET {path} answered {answer.status_code}: {answer.text[:300]}")
         return answer.json()
 
+    async def see(self, moment: Moment, task: Wanted, shown: Shown, *also: str, operation: bool = True) -> None:
+        """What the console shows of a task and its first operation (`operation` False: it has none), and `also`."""
+        operation_id = task.operations[0].operation_id if operation else None
+        await see(self.cell, moment, task.task_id, operation_id, shown, also=also)
+
+    async def vote(self, verb: str, approval: Mapping[str, Any], note: str = "checked", **on: Any) -> Pressed:
+        """An approver at the console, about exactly what its page shows."""
+        who = await self.cell.console.visitor(APPROVER, acts="on" not in on)
+        return await acts.vote(who, approval["approval_id"], verb, note, **on)
+
+    async def voted(self, verb: str, approval: Mapping[str, Any]) -> None:
+        """The same, which must be taken. Raises Invalid."""
+        pressed = await self.vote(verb, approval)
+        if not pressed.done:
+            raise Invalid(f"{self.cell.name}: {verb} was not taken: {pressed.answer}")
+
+    async def acknowledged(self, about: str) -> None:
+        """Whoever is called says at the console that the page about this was seen: the operator's view."""
+        who = await self.cell.console.visitor(OPERATOR)
+        listed, pressed = await acts.acknowledge(who, about)
+        if pressed is None:
+            claim = ("the console lists the page, to be acknowledged", False, listed.words[-300:])
+            self.view("operator", {"door": who.door, "alerts": listed.words[-1000:]}, claim)
+        else:
+            doors.record_act(self.cell, who, pressed, "the page is acknowledged at the console")
+
     def observe(self, name: str, target: str, facts: dict[str, Any]) -> None:
         """Put what a witness measured on record."""
         self.cell.run.writer.append("witness", "observation", self.cell.name, name=name, target=target, facts=facts)
@@ -288,4 +319,5 @@ def tried_on(scripts: Mapping[str, type[Script]], controls: Mapping[str, tuple[s
 def plan_of(cells: Sequence[ScriptCell], **more: Any) -> Plan:
     """A job for each cell; the controls among them are what the drill promises to run."""
     jobs = [Job(cell.full_name, partial(run_script, plan=cell)) for cell in cells]
+    more.setdefault("pictured", cells[0].full_name)  # the first is the one that stands for all
     return Plan(jobs=jobs, protections=[cell.control for cell in cells if cell.control is not None], **more)

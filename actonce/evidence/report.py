@@ -7,6 +7,7 @@ A timeline that cannot be drawn says so in its place; the verdict does not depen
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from actonce.evidence.chart import chart
 from actonce.evidence.checkers import CHECKERS
 from actonce.evidence.compare import COMPARED
 from actonce.evidence.judge import Judgement, counts
+from actonce.evidence.lines import Picture
 from actonce.evidence.strike import Strike
 from actonce.evidence.swimlane import swimlane
 from actonce.evidence.verdict import Check
@@ -28,6 +30,10 @@ from actonce.evidence.verdict import Check
 # A timeline takes about 10 KB; more of them than this would make the page slow to open. The others stay in the record.
 TIMELINES_MAX = 400
 COLUMNS = COMPARED
+# Pictures are in the page itself, so that it can be sent around; beyond this they are left to the folder.
+PICTURES_BYTES_MAX = 6 << 20
+PAGES = {"task": "the task", "operation": "the operation", "history": "its history in the Temporal UI"}
+MOMENTS = {"hold": "At the hold: while nobody can tell yet", "after": "After it"}
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ def render(judgement: Judgement) -> str:
         grid=_grid(case),
         findings=wrong,
         headline=verdict.sentence.partition(f". {verdict.result.capitalize()}: ")[0],
+        shown=_shown(case),
         chart=chart(verdict.comparison),
         folder=case.evidence.folder.name if case is not None else "DIR",
         css=Markup(Path(__file__).with_name("report.css").read_text(encoding="utf-8")),
@@ -157,6 +164,39 @@ def _beside(rows: list[Row]) -> list[tuple[Row | None, Row]]:
         if name and (name not in pairs or (pairs[name][0] is None and tuple(row.params) in guarded)):
             pairs[name] = (guarded.get(tuple(row.params)), row)
     return list(pairs.values())
+
+
+def _shown(case: Case | None) -> list[dict[str, Any]]:
+    """What people saw, by cell and moment: each picture as a part of this page, or why there is none."""
+    if case is None:
+        return []
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    size = 0
+    for line in case.evidence.of(Picture):
+        about = f"{line.of}: {PAGES.get(line.page, line.page.replace('-', ' '))}, {line.moment}"
+        shot = {
+            "alt": about,
+            "page": PAGES.get(line.page, line.page),
+            "file": line.file,
+            "data": None,
+            "why": line.missing,
+        }
+        if line.file is not None:
+            data, shot["why"] = _read(case.evidence.folder, line.file)
+            size += len(data)
+            if data and size <= PICTURES_BYTES_MAX:
+                shot["data"] = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+        row = {"of": line.of, "moment": MOMENTS[line.moment], "shots": []}
+        found.setdefault((line.of, line.moment), row)["shots"].append(shot)
+    return list(found.values())
+
+
+def _read(folder: Path, file: str) -> tuple[bytes, str | None]:
+    path = (folder / file).resolve()
+    try:
+        return (path.read_bytes(), None) if path.is_relative_to(folder.resolve()) else (b"", "it is not in the folder")
+    except OSError as error:
+        return b"", f"it cannot be read: {type(error).__name__}"
 
 
 def _grid(case: Case | None) -> list[dict[str, Any]]:

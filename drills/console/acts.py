@@ -148,6 +148,13 @@ async def release(who: Visitor, task_type: str, button: str, *, why: str, **valu
     return Pressed(await who.press(form, {**values, "why": why}, button), offered=True)
 
 
+def credentials(seen: Seen) -> list[tuple[str, str]]:
+    """The credentials on the console's list: name and state."""
+    listed = [words for name, words in seen.parts.items() if re.fullmatch(r"cred-\d+", name)]
+    named = [re.match(r"(\S+) (\S+) generation", words) for words in listed]
+    return [(one.group(1), one.group(2)) for one in named if one is not None]
+
+
 async def rotate(who: Visitor, credential: str, why: str) -> Pressed:
     """Rotate a credential, at the generation that the page shows."""
     seen = await who.open("/credentials")

@@ -9,6 +9,7 @@ browser window behind.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -32,24 +33,30 @@ class ConsolePlace:
         self._number = 0
         self._visitors: dict[tuple[str, str], Visitor] = {}
         self._open = AsyncExitStack()
+        self._starting = asyncio.Lock()
 
     async def url(self) -> str:
         """Where it is; started when it is not there, or speaks to an entry that is gone."""
-        entry = str(self._cell.others["entry"].ready["url"])
-        if self._process is None or not self._process.alive or entry != self._entry:
-            await self.close()
-            self._number += 1
-            self._process = await self._cell.start_program(
-                f"console-{self._number}",
-                *self._cell.spec.console,
-                ACTONCE_ENTRY_URL=entry,
-                ACTONCE_CONSOLE_TOKEN=self._cell.access.console_token,
-                ACTONCE_CONSOLE_PORT="0",
-                ACTONCE_TEMPORAL_UI_URL=self._cell.temporal_ui_url,
-            )
-            await self._process.until_ready()
-            self._entry = entry
-        return str(self._process.ready["url"])
+        async with self._starting:
+            entry = str(self._cell.others["entry"].ready["url"])
+            if self._process is None or not self._process.alive or entry != self._entry:
+                await self.close()
+                self._process = await self._start(entry)
+                self._entry = entry
+            return str(self._process.ready["url"])
+
+    async def _start(self, entry: str) -> Process:
+        self._number += 1
+        process = await self._cell.start_program(
+            f"console-{self._number}",
+            *self._cell.spec.console,
+            ACTONCE_ENTRY_URL=entry,
+            ACTONCE_CONSOLE_TOKEN=self._cell.access.console_token,
+            ACTONCE_CONSOLE_PORT="0",
+            ACTONCE_TEMPORAL_UI_URL=self._cell.temporal_ui_url,
+        )
+        await process.until_ready()
+        return process
 
     def door_of(self, *, acts: bool = True) -> str:
         """Through which door people of this cell come. `acts` False: for somebody who only reads."""

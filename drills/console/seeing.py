@@ -33,6 +33,14 @@ class Wanted:
     operation: frozenset[str] = frozenset()  # the operation's
     reason: str | None = None  # of its hold
 
+    @classmethod
+    def held(cls, reason: str) -> Wanted:
+        """Task and operation are held for a reason."""
+        return cls(frozenset({"held"}), frozenset({"held"}), reason)
+
+
+DONE = Wanted(frozenset({"complete"}), frozenset({"committed"}))
+
 
 async def see(
     cell: Cell, moment: Moment, task_id: str, operation_id: str | None, wanted: Wanted, *, also: tuple[str, ...] = ()
@@ -165,13 +173,20 @@ async def _picture(
         await _take(cell, moment, "history", f"/{path}", visitor, about)
 
 
+def missed(cell: Cell, moment: Moment, why: str) -> None:
+    """There is nothing to be seen at that moment, and why."""
+    for page in ("task", "history"):
+        _missing(cell, moment, page, "", why, {})
+
+
 async def _open_history(visitor: ByBrowser, address: str) -> str | None:
     """Load it in the Temporal UI; why not, when that does not work: it may be what this drill has taken away."""
     from playwright.async_api import Error
 
     try:
         await visitor.page.goto(address)
-        await visitor.page.get_by_text("Workflow Execution Started").first.wait_for(timeout=UI_READY_S * 1000)
+        await visitor.page.get_by_test_id("history-tab").click(timeout=UI_READY_S * 1000)
+        await visitor.page.get_by_test_id("event-summary-row").first.wait_for(timeout=UI_READY_S * 1000)
     except Error as error:
         return f"the Temporal UI did not show it: {str(error).splitlines()[0]}"
     return None

@@ -20,6 +20,7 @@ from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
 from drills import auditing, doors
 from drills.catalog import Options, Plan
+from drills.console.seeing import DONE as SHOWN_DONE
 from drills.script import Planned, Script, ScriptCell, Wanted, plan_of, tried_on
 
 STEP_S = 60.0  # one step of a cell, with everything else running on two cores
@@ -122,6 +123,8 @@ class _LogDestination(_Audited):
         waiting = len(rows) - max(cursor["seq"] for cursor in cursors)
         self.state("work goes on and its events wait in the ledger", done and waiting > 0, f"{waiting} events wait")
         await self.dependency("audit:", {"down"})
+        await self.see("hold", self.during, SHOWN_DONE, "/audit", "/alerts", "/dependencies")
+        await self.acknowledged("audit_lag")
 
     async def strike(self) -> None:
         raise NotImplementedError
@@ -168,6 +171,7 @@ class LogFull(_LogDestination):
             ("from page and procedure alone there is room again", bool(done.get("removed")), str(done)[:200]),
             ("`actonce audit verify` says that the trail is whole", status == 0, said[-300:]),
         )
+        await self.see("after", self.during, SHOWN_DONE, "/audit")
 
     @property
     def destination(self) -> str:

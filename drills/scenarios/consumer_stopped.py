@@ -12,10 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from actonce.evidence import Expected, Fault
+from actonce.testing.parts import OPERATOR
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
 from drills import doors
 from drills.catalog import Options, Plan
+from drills.console import acts
+from drills.console.seeing import DONE
+from drills.console.seeing import Wanted as Shown
 from drills.script import Planned, Script, ScriptCell, Wanted, plan_of
 
 TASKS, CONTROL_TASKS = 200, 20
@@ -78,7 +82,7 @@ class ConsumerStopped(Script):
         return [task for task in self.planned.tasks if f"-{letter}" in task.key]
 
     async def play(self) -> None:
-        await self._set_release("--rate-per-s", str(RATE_PER_S), "--window-max", str(WINDOW), why="standing policy")
+        await self._set_release("Set", why="standing policy", rate=f"{RATE_PER_S:g}", window=str(WINDOW))
         approvals = await self._asked() if self.guarded else []
         await self._stop_every_worker()
         accepted = await self._accept()
@@ -97,16 +101,13 @@ class ConsumerStopped(Script):
 
     # Before.
 
-    async def _set_release(self, *changes: str, why: str) -> None:
-        """Somebody changes the release through the client, by what it shows."""
-        shown = next(one for one in await self.ask("/v1/release") if one["task_type"] == "single")
-        said = await doors.client(
-            self.cell,
-            *("release", "single", *changes, "--name", "operator on call", "--why", why),
-            *("--expected-version", str(shown["version"]), "--json"),
-        )
-        if said.code != 0:
-            raise Invalid(f"{self.cell.name}: the release could not be changed: {said.err[-400:]}")
+    async def _set_release(self, button: str, *, why: str, **values: str) -> None:
+        """Somebody changes the release at the console, by one of its buttons."""
+        who = await self.cell.console.visitor(OPERATOR)
+        pressed = await acts.release(who, "single", button, why=why, **values)
+        if not pressed.done:
+            raise Invalid(f"{self.cell.name}: the release could not be changed: {pressed.answer}")
+        doors.record_act(self.cell, who, pressed, f"the release is changed: {button}, {why}")
 
     async def _asked(self) -> list[dict[str, Any]]:
         """Tasks whose refund needs an approval; wait until people are asked."""
@@ -141,11 +142,7 @@ class ConsumerStopped(Script):
     async def _approve_and_let_expire(self, approvals: list[dict[str, Any]]) -> None:
         """A person clicks in time; nobody executes it in time."""
         for one in approvals:
-            said = await doors.client(
-                self.cell, "approve", one["approval_id"], "--name", "Ada", "--digest", one["digest"], "--json"
-            )
-            if said.code != 0:
-                raise Invalid(f"{self.cell.name}: the approval was not taken: {said.err[-300:]}")
+            await self.voted("approve", one)
 
         async def over() -> bool:
             found = await self.ask("/v1/approvals")
@@ -209,7 +206,8 @@ class ConsumerStopped(Script):
 
     async def _repair(self) -> None:
         """Paused first, then workers, then let go at a chosen rate: as the procedure says."""
-        await self._set_release("--pause", why="until the workers are up")
+        await self.acknowledged("nobody_works")
+        await self._set_release("Pause", why="until the workers are up")
         before = await self._release()
         await self.cell.add_workers()
 
@@ -218,7 +216,8 @@ class ConsumerStopped(Script):
 
         await eventually(works, within_s=POINT_S, what="it is known that somebody works again", every_s=0.3)
         paused = await self._release()
-        await self._set_release("--resume", "--rate-per-s", str(RATE_AFTER_PER_S), why="the workers are up")
+        await self._set_release("Set", why="the workers are up", rate=f"{RATE_AFTER_PER_S:g}")
+        await self._set_release("Let tasks go again", why="the workers are up")
         self.view(
             "operator",
             {"before": before, "paused": paused},
@@ -243,21 +242,15 @@ class ConsumerStopped(Script):
         await doors.try_to_resume(
             self.cell, operation_id, "the deadline does not matter", "condition_not_met", action="resume"
         )
-        later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-        said = await doors.client(
-            self.cell,
-            "deadline",
-            task.task_id,
-            "--to",
-            later,
-            "--name",
-            "operator on call",
-            "--why",
-            "its owner agreed",
-        )
-        if said.code != 0:
-            raise Invalid(f"{self.cell.name}: the deadline could not be changed: {said.err[-400:]}")
+        await self.see("hold", task, Shown.held("deadline_passed"), "/release", "/alerts")
+        later = f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M}"
+        who = await self.cell.console.visitor(OPERATOR)
+        pressed = await acts.deadline(who, task.task_id, later, "its owner agreed")
+        if not pressed.done:
+            raise Invalid(f"{self.cell.name}: the deadline could not be changed: {pressed.answer}")
         await doors.decide(self.cell, operation_id, "resume", "its owner gave it a new deadline")
+        await self.ended([task])
+        await self.see("after", task, DONE)
 
 
 CONTROLS = {

@@ -19,6 +19,8 @@ from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
 from drills import doors, leasing
 from drills.catalog import Options, Plan
+from drills.console.seeing import DONE
+from drills.console.seeing import Wanted as Shown
 from drills.plays import Special
 from drills.rig import READS
 from drills.script import Planned, Script, ScriptCell, Wanted, plan_of, tried_on
@@ -184,26 +186,22 @@ class BeforeClick(_Expired):
         found: dict[str, Any] = await eventually(pending, within_s=POINT_S, what="people are asked", every_s=0.2)
         return found
 
-    async def click(self, approval: dict[str, Any]) -> None:
-        said = await doors.client(
-            self.cell, "approve", approval["approval_id"], "--name", "Ada", "--digest", approval["digest"], "--json"
-        )
-        if said.code != 0:
-            raise Invalid(f"{self.cell.name}: the click was not taken: {said.err[-300:]}")
-
     async def play(self) -> None:
         await self.worked_before()
         await self.accepted(self.during)
         approval = await self.asked()
         await self.expire()
-        await self.click(approval)
+        await self.voted("approve", approval)
         if not self.guarded:
             await self.sent()
             return
         await self.look("credential_expired")
+        await self.see("hold", self.during, Shown.held("credential_expired"), "/credentials", "/dependencies")
         await self.resume_early("it was approved")
         await self.heal()
         await leasing.key_holder(self.cell, self.operation_id)
+        await self.ended([self.during])
+        await self.see("after", self.during, DONE, "/credentials")
 
 
 class _Standing(BeforeClick):
@@ -214,7 +212,7 @@ class _Standing(BeforeClick):
     async def play(self) -> None:
         await leasing.set_policy(self.cell, 1, allows=True)
         await self.accepted(self.during)
-        await self.click(await self.asked())
+        await self.voted("approve", await self.asked())
         steps = Special(self.cell)
         frozen = await steps.stood_still()
         await self.expire()

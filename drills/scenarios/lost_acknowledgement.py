@@ -48,6 +48,7 @@ class LostAcknowledgement:
             jobs=[Job(cell.name, partial(run_cell, plan=cell)) for cell in planned],
             left_out={**left_out(), **uncompared()},
             protections=[c.name for c in controls],
+            pictured=OPERATOR_RETRY.name,
         )
 
 

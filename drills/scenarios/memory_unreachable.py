@@ -20,6 +20,7 @@ from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
 from drills.catalog import Options, Plan
+from drills.console.seeing import Wanted as Shown
 from drills.memory_faults import FAULTS
 from drills.script import Planned, Script, ScriptCell, Wanted, plan_of
 from drills.table import TENANT, refund_payload
@@ -107,11 +108,14 @@ class MemoryScript(Script):
         await self.ended([self.planned.tasks[2]])
         seen = await self._until_seen()
         await self._five_views(fault.troubles, seen)
+        shown = Shown(frozenset({"held"}), reason="memory_unavailable")
+        await self.see("hold", self.again, shown, "/dependencies", "/alerts", operation=False)
         await self._resume_early()
         await fault.observe()
         await self._operate(fault.troubles, mends=fault.mends_itself)
         await fault.heal()
         await self.ended([self.again])
+        await self.see("after", self.again, Shown(frozenset({"failed"})), "/dependencies", operation=False)
         task = await doors.user_view(self.cell, self.again.task_id, state={"failed"})
         why = str((task.get("outcome") or {}).get("summary"))
         self.view("user", {"summary": why}, ("it ends by what was remembered", "refused by policy" in why, why))
@@ -203,14 +207,7 @@ class MemoryScript(Script):
     async def _resume_early(self) -> None:
         """Somebody in a hurry decides about the operation, and nudges the workflow: neither makes it go on."""
         operation_id = self.again.operations[0].operation_id
-        said = await doors.client(
-            self.cell,
-            *("resolve", operation_id, "--action", "resume", "--expected-version", "1", "--expected-epoch", "1"),
-            *("--name", "somebody in a hurry", "--reason", "the customer waits", "--json"),
-        )
-        kind = "early_resume_accepted" if said.code == 0 else "early_resume_refused"
-        answer = (said.out if said.code == 0 else said.err).strip()[-500:]
-        self.cell.run.writer.append("drill", kind, self.cell.name, operation_id=operation_id, answer=answer)
+        await doors.try_to_resume(self.cell, operation_id, "the customer waits", "404", action="resume")
         before = await self._looks()
         await self.cell.run.temporal.get_workflow_handle(self.again.task_id).signal("actonce.nudge")
 
@@ -226,7 +223,9 @@ class MemoryScript(Script):
         return max((int(row["looks"]) for row in rows if row["task_id"] == self.again.task_id), default=0)
 
     async def _operate(self, troubles: frozenset[str], *, mends: bool) -> None:
-        """A fresh process is given the page, and a shell of the deployment."""
+        """Whoever is called says so at the console. The repair is made on a host: a fresh process is given the page
+        and a shell of the deployment."""
+        await self.acknowledged(self.again.task_id)
         page = next(p for p in reversed(self.cell.run.sink.of(self.cell.channel)) if self.again.task_id in p.text)
         given = json.dumps({"title": page.title, "text": page.text})
         said = await doors.program(self.cell, "drills.memory_operator", given, **self.cell.env)

@@ -20,16 +20,18 @@ from temporalio.service import RPCError
 from actonce.evidence import Expected, Fault
 from actonce.stack import Stack
 from actonce.stack.temporal import start_describe_poll
+from actonce.testing.parts import APPROVER
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
 from drills.catalog import Options, Plan
+from drills.console.seeing import DONE
+from drills.console.seeing import Wanted as Shown
 from drills.script import Planned, Script, ScriptCell, Wanted, plan_of
 
 OVER_MINOR, SHORT_OVER_MINOR = 50_000, 100_000  # above the first an approval is needed, above the second a quick one
 LONG_S, SHORT_S = 900.0, 30.0  # the short one passes in the outage, and is long enough to be renewed and executed in
 ASKED = ("later", "approved", "rejected", "expires")
-PERSON = "Ada Approver"
 POINT_S = 90.0
 NOT_ISSUED = Expected(outcomes=["not_issued"], effects=(0, 0), pages=False)
 RENEWED = Expected(outcomes=["committed"], effects=(1, 1), pages=True)
@@ -80,16 +82,22 @@ class SchedulerRestart(Script):
             await self.cell.others["entry"].until_ready()
         await self._look()
         if self.guarded:
-            await self._decide("approve", before["approved"])
-            await self._decide("reject", before["rejected"])
+            waiting = Shown(frozenset({"waiting for approval"}))
+            await self.see("hold", self._task("later"), waiting, "/approvals", "/dependencies", operation=False)
+            approver = await self.cell.console.visitor(APPROVER, acts=False)
+            self._open_page = await approver.open(f"/approvals/{before['expires']['approval_id']}")
+            await self.voted("approve", before["approved"])
+            await self.voted("reject", before["rejected"])
             await self.submit([self._task("meanwhile")])
             await self._until_expired(before["expires"])
         await self._restart()
         after = await self._show("after", None)
         if not self.guarded:
             return
-        await self._decide("approve", after["later"])
+        await self.voted("approve", after["later"])
         await self._renew(after["expires"])
+        await self.ended([self._task("later"), self._task("expires")])
+        await self.see("after", self._task("later"), DONE, "/approvals")
 
     def _task(self, name: str) -> Wanted:
         return next(task for task in self.planned.tasks if task.key.endswith(f"-{name}"))
@@ -113,13 +121,6 @@ class SchedulerRestart(Script):
             named = {n: one[n] for n in ("approval_id", "operation_id", "digest", "state", "expires_at")}
             self.cell.run.writer.append("view", "approval_shown", self.cell.name, phase=phase, **named)
         return {one["task_id"].rpartition("-")[2]: one for one in found}
-
-    async def _decide(self, verb: str, approval: dict[str, Any]) -> None:
-        """A person, by a fresh process, about exactly what was shown."""
-        words = (approval["approval_id"], "--name", PERSON, "--note", "checked", "--digest", approval["digest"])
-        said = await doors.client(self.cell, verb, *words, "--json")
-        if said.code != 0:
-            raise Invalid(f"{self.cell.name}: {verb} was not taken: {said.err[-300:]}")
 
     # The fault.
 
@@ -220,13 +221,12 @@ class SchedulerRestart(Script):
             return bool((await self.ask(shown))["state"] == "expired")
 
         await eventually(over, within_s=SHORT_S + POINT_S, what="the short approval expired", every_s=0.5)
-        words = (approval["approval_id"], "--name", PERSON, "--digest", approval["digest"])
-        late = await doors.client(self.cell, "approve", *words)
+        late = await self.vote("approve", approval, on=self._open_page)  # the page was open since before
         after = await self.ask(shown)
         self.view(
             "state",
             after,
-            ("a late click is refused", doors.refused_as(late, "expired"), late.err[-200:]),
+            ("a late click is refused", late.refused_as("expired"), late.answer[-200:]),
             ("and on record as a click", [c["effect"] for c in after["clicks"]] == ["expired"], str(after["clicks"])),
             ("it is told as expired", after["state"] == "expired", after["state"]),
         )
@@ -256,7 +256,7 @@ class SchedulerRestart(Script):
     # Afterwards.
 
     async def _renew(self, approval: dict[str, Any]) -> None:
-        """The operator's step, as the procedure says: not before a new approval, by fresh processes."""
+        """The operator's step, as the procedure says: not before a new approval, at the console."""
         operation_id = self._operation("expires")
 
         async def held() -> bool:
@@ -267,13 +267,12 @@ class SchedulerRestart(Script):
         await doors.try_to_resume(
             self.cell, operation_id, "it was approved, nearly", "condition_not_met", action="resume"
         )
-        words = (approval["approval_id"], "--name", "operator on call", "--note", "its owner still wants it")
-        said = await doors.client(self.cell, "renew", *words, "--json")
-        if said.code != 0:
-            raise Invalid(f"{self.cell.name}: it could not be asked for anew: {said.err[-300:]}")
-        line: dict[str, Any] = {"operation_id": operation_id, "action": "renew", "by": "operator on call"}
-        self.cell.run.writer.append("drill", "decision", self.cell.name, **line)
-        renewed = said.json
+        renew = await self.vote("renew", approval, "its owner still wants it")
+        if not renew.done:
+            raise Invalid(f"{self.cell.name}: it could not be asked for anew: {renew.answer}")
+        done = {"operation_id": operation_id, "action": "renew", "by": APPROVER}
+        doors.record_decision(self.cell, {**done, "door": self.cell.console.door_of()})
+        renewed = await self.ask(f"/v1/approvals/{renew.seen.path.rpartition('/')[2]}")
         later = datetime.fromisoformat(renewed["expires_at"]) > datetime.fromisoformat(approval["expires_at"])
         self.view(
             "operator",
@@ -284,7 +283,7 @@ class SchedulerRestart(Script):
                 renewed["approval_id"],
             ),
         )
-        await self._decide("approve", renewed)
+        await self.voted("approve", renewed)
         await doors.decide(self.cell, operation_id, "resume", "approved anew")
 
 

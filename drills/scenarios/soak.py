@@ -45,6 +45,7 @@ class Soak:
             protections=[CONTROL],
             struck_share_min=STRUCK_SHARE_MIN,
             state=state,
+            pictured=self.name,
         )
 
     @staticmethod

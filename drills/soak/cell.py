@@ -48,6 +48,7 @@ class SoakCell(Cell):
         self.life = state.lives if state is not None else 1
         self.folder = run.folder / "cells" / f"{spec.number}-{self.life}"
         self.resume_tried = False
+        self.hold_seen = False
         self._started = spec.workers
 
     async def __aenter__(self) -> SoakCell:
@@ -55,6 +56,10 @@ class SoakCell(Cell):
         del self.run.cells[self.account]  # its lines belong to windows, by operation: see `Run.place`
         del self.run.channels[self.channel]
         return self
+
+    @property
+    def pictured(self) -> bool:
+        return self.state is not None and self.run.pictured is not None
 
     async def make_ground(self) -> None:
         if self.life == 1:

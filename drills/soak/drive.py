@@ -24,8 +24,10 @@ from actonce.testing.export import FINAL, export_ledger, export_task
 from actonce.testing.settling import quiet, tasks_ended
 from actonce.testing.site import Invalid
 from drills import auditing, doors, leasing
+from drills.console.seeing import DONE, missed, see
+from drills.console.seeing import Wanted as Shown
 from drills.rig import Run
-from drills.script import SUBMIT_S, Wanted
+from drills.script import ENDS, SUBMIT_S, Wanted
 from drills.soak import ground, people, strikes
 from drills.soak.cell import SoakCell, soak_spec
 from drills.soak.schedule import OVER_MINOR, Window, window
@@ -162,6 +164,7 @@ async def _play(cell: SoakCell, one: Window, control: str | None = None) -> None
     held = [str(row["operation_id"]) for row in rows if row["reason"] not in people.KEY_REASONS]
     if control is None:
         await _try_early_resume(cell, held)
+        await _see_hold(cell, held)
     cell.flush()
 
 
@@ -258,6 +261,9 @@ async def _views(cell: SoakCell) -> None:
     )
     ended = next(row for row in await cell.ledger.rows("task") if row["state"] == "complete")
     await doors.user_view(cell, str(ended["task_id"]), state={"complete"})
+    if not cell.hold_seen:
+        missed(cell, "hold", "nothing that only a person can end was held while it played")
+    await see(cell, "after", str(ended["task_id"]), None, DONE, also=("/operations", "/dependencies"))
     await doors.dependencies_view(cell)
     listed = await doors.client(cell, "list", "--state", "held", "--json")
     doors.record_view(
@@ -281,6 +287,15 @@ async def _try_early_resume(cell: SoakCell, operation_ids: list[str]) -> None:
         cell.resume_tried = True
         codes = ("not_permitted", "condition_not_met", "too_early", "not_held", "stale")
         await doors.try_to_resume(cell, found[0], "it takes so long", *codes, action="resume")
+
+
+async def _see_hold(cell: SoakCell, operation_ids: list[str]) -> None:
+    """Once in a life, and while that is held: what the console shows of it. It may be settled while it is looked at."""
+    found = [row for one in operation_ids if (row := await cell.ledger.operation(one)) is not None]
+    if found and not cell.hold_seen:
+        cell.hold_seen = True
+        shown = Shown(frozenset({"held", "running", *ENDS}), frozenset({"held", *FINAL}))
+        await see(cell, "hold", str(found[0]["task_id"]), str(found[0]["operation_id"]), shown, also=("/alerts",))
 
 
 async def _export(cell: SoakCell, played: list[Window], probes: set[str]) -> None:

@@ -1,22 +1,25 @@
 """The people of a soak: who approves, who holds the keys, who lets go on what a dead credential held.
 
-Contract: they act through the entry service, as anyone would, and only as it permits: a rotation of what is not active,
-`resume` where the entry says that it would be accepted now. Each decision is on record. What fails is tried again by
+Contract: they act at the console, by its forms, and only as it permits: a rotation of what is not active, `resume`
+where it has a button for it now. (The access policy is set with the client: the console has no button for it.) Each
+decision is on record. What fails is tried again by
 the next call; what is never done stays held, and that is for the judge.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 
+from actonce.testing.parts import APPROVER, OWNER
 from drills import doors, leasing
+from drills.console import acts
 from drills.script import SUBMIT_S
 from drills.soak.cell import SoakCell
 
 KEY_REASONS = frozenset({"credential_expired", "credential_revoked", "credential_unavailable", "not_authorised"})
-KEY_HOLDER = "owner of the credential"
 
 
 def _entry(cell: SoakCell) -> httpx.AsyncClient:
@@ -25,11 +28,11 @@ def _entry(cell: SoakCell) -> httpx.AsyncClient:
 
 async def approve_all(cell: SoakCell) -> None:
     """Somebody approves what people are asked for."""
-    async with _entry(cell) as http:
-        asked = await http.get("/v1/approvals?state=pending&limit=1000")
-        for one in asked.json() if asked.status_code == 200 else []:
-            body = {"name": "Ada", "note": "soak", "digest": one["digest"]}
-            await http.post(f"/v1/approvals/{one['approval_id']}/approve", json=body)
+    approver = await cell.console.visitor(APPROVER, acts=False)
+    asked = await approver.open("/approvals?state=pending")
+    for address in asked.links:
+        if address.startswith("/approvals/"):
+            await acts.vote(approver, unquote(address.removeprefix("/approvals/")), "approve", "soak")
 
 
 async def allow(cell: SoakCell) -> None:
@@ -41,20 +44,20 @@ async def allow(cell: SoakCell) -> None:
 
 
 async def rotate_all(cell: SoakCell, *, narrow: bool) -> list[str]:
-    """Every credential that is not active is rotated; `narrow`: the write's too, for what it gave was refused.
+    """Every credential that the console shows as not active is rotated there; `narrow`: the write's too, for what it
+    gave was refused.
 
-    Returns their names, or "not known" while the entry does not tell.
+    Returns their names, or "not known" while the console does not tell.
     """
-    async with _entry(cell) as http:
-        listed = await http.get("/v1/credentials")
-        if listed.status_code != 200:
-            return ["not known"]
-        write = f"{cell.account}/write" if narrow else ""
-        ended = [one for one in listed.json() if one["state"] != "active" or one["name"] == write]
-        for one in ended:
-            body = {"credential": one["name"], "expected_generation": one["generation"], "name": KEY_HOLDER}
-            await http.post("/v1/credentials/rotations", json={**body, "reason": f"soak: {one['state']}"})
-    return [str(one["name"]) for one in ended]
+    owner = await cell.console.visitor(OWNER, acts=False)
+    seen = await owner.open("/credentials")
+    if seen.status != 200:
+        return ["not known"]
+    write = f"{cell.account}/write" if narrow else ""
+    ended = [(name, state) for name, state in acts.credentials(seen) if state != "active" or name == write]
+    for name, state in ended:
+        await acts.rotate(owner, name, f"soak: {state}")
+    return [name for name, _ in ended]
 
 
 async def resume_all(cell: SoakCell) -> tuple[list[str], bool]:
@@ -64,27 +67,21 @@ async def resume_all(cell: SoakCell) -> tuple[list[str], bool]:
     """
     held = [str(row["operation_id"]) for row in await cell.ledger.rows("held") if row["reason"] in KEY_REASONS]
     refused = False
-    if held:
-        async with _entry(cell) as http:
-            for operation_id in held:
-                refused |= "authorisation check refused it" in await _resume(cell, http, operation_id)
+    for operation_id in held:
+        refused |= "authorisation check refused it" in await _resume(cell, operation_id)
     return held, refused
 
 
-async def _resume(cell: SoakCell, http: httpx.AsyncClient, operation_id: str) -> str:
-    """Why it may not be resumed now; nothing when it was, or moved meanwhile."""
-    shown = await http.get(f"/v1/operations/{operation_id}")
-    if shown.status_code != 200:
-        return f"status {shown.status_code}"
-    record: dict[str, Any] = shown.json()["records"][0]
-    offered = next((one for one in record["decisions_now"] if one["action"] == "resume"), None)
-    if offered is None or not offered["allowed"]:
-        return str(offered["refused_because"]) if offered else ""
-    body = {"action": "resume", "name": KEY_HOLDER, "reason": "its new authorisation check passed", "evidence": "soak"}
-    stamp = {"expected_version": record["version"], "expected_epoch": record["epoch"]}
-    said = await http.post(f"/v1/operations/{operation_id}/decisions", json={**body, **stamp})
-    if said.status_code == 201:
-        line: dict[str, Any] = {"operation_id": operation_id, "action": "resume", "by": KEY_HOLDER}
+async def _resume(cell: SoakCell, operation_id: str) -> str:
+    """What the console offers about it, after it was resumed where that is offered."""
+    owner = await cell.console.visitor(OWNER, acts=False)
+    seen = await owner.open(acts.operation_path(operation_id))
+    if "resume" not in seen.offered:
+        return seen.parts.get("decide", "")
+    why = "its new authorisation check passed"
+    pressed = await acts.decide(owner, operation_id, "resume", why=why, saw="soak", on=seen)
+    if pressed.done:
+        line: dict[str, Any] = {"operation_id": operation_id, "action": "resume", "by": OWNER, "door": owner.door}
         cell.run.writer.append("drill", "decision", cell.run.place(operation_id, None), **line)
     return ""
 
@@ -96,7 +93,7 @@ async def tend(cell: SoakCell) -> bool:
         held, refused = await resume_all(cell)
         ended = await rotate_all(cell, narrow=refused)
     except httpx.HTTPError as error:
-        text = f"the entry could not be asked: {type(error).__name__}: {error}"
+        text = f"the console could not be asked: {type(error).__name__}: {error}"
         cell.run.writer.append("drill", "note", cell.name, text=text)
         return False
     return not ended and not held

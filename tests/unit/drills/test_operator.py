@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actonce.contracts.commands import CLIENT
-from drills.keyholder import template
-from drills.operator import ROOT, Lost, commands_of, lines_of
+from drills.operator import ROOT, Lost, commands_of, lines_of, named_by
 
 PAGE = f"""Operation op1_x is held: not_visible. no route shows it
 Do: {CLIENT} show op1_x   then   {CLIENT} resolve op1_x --expected-version 4 --expected-epoch 1 …
@@ -38,9 +37,16 @@ def test_the_procedure_of_an_unseen_effect_has_a_line_for_each_decision(action: 
 
 @pytest.mark.parametrize("reason", ["credential_expired", "credential_revoked", "credential_unavailable"])
 def test_the_owner_of_a_credential_finds_how_to_rotate_and_to_decide(reason: str) -> None:
-    text = procedure(reason)
-    assert template(text, "rotate")[:2] == ["rotate", "CREDENTIAL"]
+    lines = lines_of(procedure(reason))
+    assert any(line[:2] == ["rotate", "CREDENTIAL"] for line in lines)
     for action in ("resume", "mark_absent"):
-        assert template(text, "resolve", action)[:4] == ["resolve", "OPERATION_ID", "--action", action]
-    with pytest.raises(Lost, match="no command line with resolve mark_nothing"):
-        template(text, "resolve", "mark_nothing")
+        assert any(line[:4] == ["resolve", "OPERATION_ID", "--action", action] for line in lines)
+
+
+def test_a_page_names_the_operation_and_its_procedure_or_nobody_knows_what_to_do() -> None:
+    page = {"title": "refund at payments is held: not_visible", "text": PAGE}
+    assert named_by(page) == ("op1_x", "not_visible")
+    with pytest.raises(Lost, match="names no procedure"):
+        named_by({**page, "text": PAGE.rpartition("\n")[0]})
+    with pytest.raises(Lost, match="names no operation"):
+        named_by({**page, "text": "Procedure: docs/operations/not_visible.md"})
