@@ -160,7 +160,7 @@ class Cell(Site):
         async with self.run.starting:
             await self._start_programs()
         if self.pictured:
-            await self.console.visitor()  # whoever looks is there before anything happens: a browser takes seconds
+            await self.console.be_there()
 
     async def _start_programs(self) -> None:
         for number in range(self.spec.workers):

@@ -15,9 +15,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actonce.testing.parts import OPERATOR
+from actonce.testing.parts import HURRIED, OPERATOR
 from actonce.testing.processes import Process
-from drills.console.visitors import Login, Visitor, by_browser, by_forms
+from drills.console.visitors import ByBrowser, Login, Visitor, by_browser, by_forms
 
 if TYPE_CHECKING:
     from drills.rig import Cell
@@ -73,6 +73,17 @@ class ConsolePlace:
             else:
                 self._visitors[name, door] = await self._open.enter_async_context(by_forms(login))
         return self._visitors[name, door]
+
+    async def be_there(self) -> None:
+        """Whoever will look is signed in before anything happens: a browser takes seconds, and the Temporal UI takes
+        them when it is opened for the first time."""
+        for name in (OPERATOR, HURRIED):
+            person = await self.visitor(name)
+            await person.open("/")
+            if isinstance(person, ByBrowser) and name == OPERATOR:
+                trouble = await person.look_around(self._cell.temporal_ui_url)
+                if trouble is not None:
+                    self._cell.run.writer.append("drill", "note", self._cell.name, text=trouble)
 
     async def login(self, name: str) -> Login:
         """For one of the people who may sign in here."""

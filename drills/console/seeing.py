@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from drills.rig import Cell
 
 Moment = Literal["hold", "after"]
-UI_READY_S = 30.0
+UI_READY_S = 20.0  # a second or two on a quiet machine; a picture that takes longer is missing, and says so
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,16 @@ class ByBrowser:
             return seen
         return await self.press(form, {"name": self._login.name, "password": self._login.password}, "Sign in")
 
+    async def look_around(self, address: str) -> str | None:
+        """Open another site once, so that it is quickly there when it is needed; what went wrong, if anything."""
+        from playwright.async_api import Error
+
+        try:
+            await self.page.goto(address)
+        except Error as error:
+            return f"{address} could not be opened: {str(error).splitlines()[0]}"
+        return None
+
     async def press(self, form: Form, values: Mapping[str, str], label: str) -> Seen:
         number, _ = form.button(label)
         place = self.page.locator(f'[id="{form.about}"]') if form.about else self.page.locator("body")
