@@ -88,7 +88,8 @@ class OperatorDecides(Special):
         done = await doors.on_call(self.cell, operation_id)
         if "lost" in done:
             return
-        again = await acts.decide(other, operation_id, done["action"], why="the same", saw="the same", on=page)
+        same = {"why": "the same", "saw": "the same", "object_id": "the same"}
+        again = await acts.decide(other, operation_id, done["action"], **same, on=page)
         doors.record_act(self.cell, other, again, "deciding twice is refused", again.refused_as(*DECIDED))
         await self.row(operation_id, lambda row: row["state"] in FINAL, "settled by the decision", OUTCOME_S)
         await doors.alerts_view(self.cell, operation_id, paged=False)

@@ -10,18 +10,20 @@ judge, who knows what the destination had by then.
 from __future__ import annotations
 
 import re
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from actonce.testing.parts import OPERATOR
 from drills.console.acts import operation_path, task_path
 from drills.console.pages import Seen
-from drills.console.visitors import ByBrowser
+from drills.console.visitors import HEIGHT, WIDTH, ByBrowser
 
 if TYPE_CHECKING:
     from drills.rig import Cell
 
 Moment = Literal["hold", "after"]
+UI_HEIGHT = 1500  # its heads take half of a usual window
 UI_READY_S = 20.0  # a second or two on a quiet machine; a picture that takes longer is missing, and says so
 
 
@@ -157,44 +159,52 @@ async def _picture(
     lacking = cell.run.screens.why_not
     visitor = await cell.console.visitor(OPERATOR) if lacking is None else None
     for page, path in paths.items():
-        if not isinstance(visitor, ByBrowser):
+        if isinstance(visitor, ByBrowser):
+            await _take(cell, moment, page, path, visitor, about, visitor.open(path))
+        else:
             _missing(cell, moment, page, path, lacking or "no browser", about)
-            continue
-        await visitor.open(path)
-        await _take(cell, moment, page, path, visitor, about)
-    path = history.partition("://")[2].partition("/")[2] if history else ""
-    if not isinstance(visitor, ByBrowser) or history is None:
-        _missing(cell, moment, "history", f"/{path}", lacking or "the console knows no Temporal UI", about)
-        return
-    trouble = await _open_history(visitor, history)
-    if trouble is not None:
-        _missing(cell, moment, "history", f"/{path}", trouble, about)
+    path = "/" + (history or "").partition("://")[2].partition("/")[2]
+    if isinstance(visitor, ByBrowser) and history is not None:
+        await _take(cell, moment, "history", path, visitor, about, _open_history(visitor, history))
     else:
-        await _take(cell, moment, "history", f"/{path}", visitor, about)
+        _missing(cell, moment, "history", path, lacking or "the console knows no Temporal UI", about)
+
+
+async def _open_history(visitor: ByBrowser, address: str) -> None:
+    """Load it in the Temporal UI, in a window that is high enough for its events."""
+    await visitor.page.set_viewport_size({"width": WIDTH, "height": UI_HEIGHT})
+    await visitor.page.goto(address)
+    await visitor.page.get_by_test_id("history-tab").click(timeout=UI_READY_S * 1000)
+    await visitor.page.get_by_test_id("event-summary-row").first.wait_for(timeout=UI_READY_S * 1000)
+
+
+async def _take(
+    cell: Cell,
+    moment: Moment,
+    page: str,
+    path: str,
+    visitor: ByBrowser,
+    about: dict[str, Any],
+    loading: Coroutine[Any, Any, Any],
+) -> None:
+    """Load it and take its picture. What cannot be loaded may be what this drill has taken away: that is on record."""
+    from playwright.async_api import Error
+
+    try:
+        await loading
+        file, digest = await cell.run.screens.take(visitor.page, f"{moment}-{page.replace('/', '-')}")
+    except Error as error:
+        _missing(cell, moment, page, path, f"the browser could not show it: {str(error).splitlines()[0]}", about)
+    else:
+        _record(cell, moment, page, path, {**about, "file": file, "sha256": digest})
+    finally:
+        await visitor.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
 
 def missed(cell: Cell, moment: Moment, why: str) -> None:
     """There is nothing to be seen at that moment, and why."""
     for page in ("task", "history"):
         _missing(cell, moment, page, "", why, {})
-
-
-async def _open_history(visitor: ByBrowser, address: str) -> str | None:
-    """Load it in the Temporal UI; why not, when that does not work: it may be what this drill has taken away."""
-    from playwright.async_api import Error
-
-    try:
-        await visitor.page.goto(address)
-        await visitor.page.get_by_test_id("history-tab").click(timeout=UI_READY_S * 1000)
-        await visitor.page.get_by_test_id("event-summary-row").first.wait_for(timeout=UI_READY_S * 1000)
-    except Error as error:
-        return f"the Temporal UI did not show it: {str(error).splitlines()[0]}"
-    return None
-
-
-async def _take(cell: Cell, moment: Moment, page: str, path: str, visitor: ByBrowser, about: dict[str, Any]) -> None:
-    file, digest = await cell.run.screens.take(visitor.page, f"{moment}-{page.replace('/', '-')}")
-    _record(cell, moment, page, path, {**about, "file": file, "sha256": digest})
 
 
 def _missing(cell: Cell, moment: Moment, page: str, path: str, why: str, about: dict[str, Any]) -> None:

@@ -7,9 +7,10 @@ of the page sends: for what must be refused. A password or a cookie is in no add
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
 PATIENCE_S = 60.0  # of a page on a busy machine
+LOADS, RETRY_AFTER_S = 3, 2.0  # as the page's Retry-After says
 WIDTH, HEIGHT = 1280, 800
 
 
@@ -69,11 +71,14 @@ class ByForms:
         self._origin = {"Origin": login.url}
 
     async def open(self, path: str) -> Seen:
-        seen = _read(await self._http.get(path))
+        seen = await _served(lambda: self._load(path))
         form = seen.sent_to("/sign-in")
         if form is None:
             return seen
         return await self.press(form, {"name": self._login.name, "password": self._login.password}, "Sign in")
+
+    async def _load(self, path: str) -> Seen:
+        return _read(await self._http.get(path))
 
     async def press(self, form: Form, values: Mapping[str, str], label: str) -> Seen:
         _, button = form.button(label)
@@ -86,6 +91,16 @@ class ByForms:
     async def raw(self, path: str) -> Any:
         answer = await self._http.get(path)
         return answer.json() if answer.status_code == 200 else None
+
+
+async def _served(load: Callable[[], Awaitable[Seen]]) -> Seen:
+    """A page that says that the ledger does not answer is loaded again, as it asks; nothing is sent by that."""
+    for _ in range(LOADS - 1):
+        seen = await load()
+        if seen.status != 503:
+            return seen
+        await asyncio.sleep(RETRY_AFTER_S)
+    return await load()
 
 
 def _read(answer: httpx.Response) -> Seen:
@@ -102,12 +117,15 @@ class ByBrowser:
         self.page = page
 
     async def open(self, path: str) -> Seen:
-        answer = await self.page.goto(path)
-        seen = await self._seen(answer.status if answer else 0)
+        seen = await _served(lambda: self._load(path))
         form = seen.sent_to("/sign-in")
         if form is None:
             return seen
         return await self.press(form, {"name": self._login.name, "password": self._login.password}, "Sign in")
+
+    async def _load(self, path: str) -> Seen:
+        answer = await self.page.goto(path)
+        return await self._seen(answer.status if answer else 0)
 
     async def look_around(self, address: str) -> str | None:
         """Open another site once, so that it is quickly there when it is needed; what went wrong, if anything."""
