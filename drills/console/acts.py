@@ -17,6 +17,9 @@ from urllib.parse import quote
 from drills.console.pages import Form, Seen
 from drills.console.visitors import Visitor
 
+AGAIN_MAX = 3
+UNKNOWN = frozenset({"ledger-unavailable", "answer-lost", "entry-unreachable"})  # codes of an outcome nobody knows
+
 
 @dataclass(frozen=True)
 class Pressed:
@@ -70,10 +73,15 @@ async def decide(
             offered=False,
         )
     typed |= _confirmation(form)
-    button = form.buttons[0].label
     if on is not None:
         return Pressed(await who.post(form.action, {**form.fields, **typed}), offered=True)
-    return Pressed(await who.press(form, typed, button), offered=True)
+    answer = await who.press(form, typed, form.buttons[0].label)
+    for _ in range(AGAIN_MAX):  # the page says that nobody knows, and that the same press again is safe
+        same = answer.form(form.about) if answer.code in UNKNOWN else None
+        if same is None or same.fields.get("press") != form.fields.get("press"):
+            break
+        answer = await who.press(same, typed, same.buttons[0].label)
+    return Pressed(answer, offered=True)
 
 
 def _confirmation(form: Form) -> dict[str, str]:
