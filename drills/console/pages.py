@@ -139,6 +139,7 @@ class _Open:
     tag: str
     sinks: list[list[str]]  # who wants its words
     id: str
+    unseen: bool
 
 
 class _Reader(HTMLParser):
@@ -176,7 +177,7 @@ class _Reader(HTMLParser):
         if self._form is not None:
             sinks += self._in_form(self._form, tag, has)
         if tag not in _VOID:
-            self._open.append(_Open(tag, sinks, has.get("id", "")))
+            self._open.append(_Open(tag, sinks, has.get("id", ""), tag in _UNSEEN or "hidden" in has))
 
     def _in_form(self, form: Form, tag: str, has: dict[str, Any]) -> list[list[str]]:
         if tag == "button":
@@ -212,7 +213,7 @@ class _Reader(HTMLParser):
             self._text_field = None
 
     def handle_data(self, data: str) -> None:
-        if any(one.tag in _UNSEEN for one in self._open):
+        if any(one.unseen for one in self._open):
             return
         self.words.append(data)
         for one in self._open:

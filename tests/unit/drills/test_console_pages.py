@@ -9,6 +9,7 @@ from drills.console.pages import read
 HELD = """<html><head><title>x</title><script>var not = 'words';</script></head><body>
 <form method="post" action="/sign-out"><input type="hidden" name="csrf" value="tok">
 <button type="submit">Sign out</button></form>
+<div role="alert" hidden>What you see may be over</div>
 <main id="main"><div id="state"><span>held</span></div>
 <section id="now"><h2>Held: <b>route_unavailable</b></h2><p>In the world <br>may still commit</p></section>
 <a href="/operations/op1_x" title="op1_x">op1_x…</a><a href="/ui">Temporal UI</a>
@@ -31,6 +32,11 @@ def test_a_page_is_read_by_place_and_scripts_are_no_words() -> None:
     assert seen.now == "Held: route_unavailable In the world may still commit"
     assert seen.links == {"/operations/op1_x": "op1_x", "/ui": "Temporal UI"}
     assert "not" not in seen.words
+
+
+def test_what_is_hidden_is_not_seen() -> None:
+    seen = read(HELD, "/", 200)
+    assert seen.alert is None and "may be over" not in seen.words
 
 
 def test_a_form_brings_what_it_has_and_what_a_person_reads_beside_it() -> None:
