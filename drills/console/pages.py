@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 _VOID = frozenset({"input", "meta", "link", "br", "hr", "img", "path", "circle", "rect", "line", "polyline", "wbr"})
+_NOT_LIVE = "not-live"  # about the page itself, and no answer to a press
 _UNSEEN = frozenset({"script", "style", "title"})
 
 
@@ -162,7 +163,7 @@ class _Reader(HTMLParser):
         sinks: list[list[str]] = []
         if has.get("id"):
             sinks.append(self.parts.setdefault(has["id"], []))
-        if has.get("role") in self.roles:
+        if has.get("role") in self.roles and has.get("id") != _NOT_LIVE:
             sinks.append(self.roles[has["role"]])
         if tag == "a" and has.get("href"):
             words: list[str] = []
