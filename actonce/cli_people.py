@@ -57,7 +57,7 @@ By = Annotated[
     typer.Option(
         envvar="ACTONCE_OPERATOR",
         help="Who does this, for the audit trail.",
-        default_factory=lambda: f"{_me()} (shell)",
+        default_factory=_me,
     ),
 ]
 

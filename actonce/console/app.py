@@ -113,7 +113,7 @@ def _offer_provider(app: FastAPI, terms: ProviderTerms) -> None:
 def _install_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> HTMLResponse:
-        title = {404: "There is no such page", 403: "This is not for you", 405: "Not like that"}
+        title = {404: "There is no such page", 403: "It is refused", 405: "Not like that"}
         words = error.detail if error.detail != "Not Found" else "Check the address; ids are found by the search."
         answer = _error(request, error.status_code, title.get(error.status_code, "It cannot be shown"), words)
         answer.headers.update(error.headers or {})

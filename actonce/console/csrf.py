@@ -68,7 +68,11 @@ def check(request: Request, form: Form, expected: str, own: Sequence[str]) -> No
     """Refuse (403) what was not sent by a form of ours. `own`: origins under which people reach this console."""
     came_from = _origin(request)
     if came_from is None or came_from not in {_normal(one) for one in own}:
-        raise HTTPException(403, "This request does not come from a page of this console; nothing was recorded.")
+        raise HTTPException(
+            403,
+            "This request does not come from a page of this console; nothing was recorded. Forms are taken from "
+            f"{', '.join(own)} only: open the console by that address.",
+        )
     if not hmac.compare_digest(form[FIELD].encode("utf-8", "replace"), expected.encode()):
         raise HTTPException(
             403,

@@ -33,6 +33,7 @@ class Part(ABC):
     stop_signal: int = signal.SIGTERM
     stop_grace_s: float = 10.0
     user: str | None = None
+    umask: int = -1  # of the files that it makes; -1: as ours
 
     def __init__(self, name: str, folder: Path, state: StateFile, *, die_with_us: bool = True) -> None:
         self.name = name
@@ -132,6 +133,7 @@ class Part(ABC):
             env=self.env(),
             cwd=self.cwd(),
             user=self.user,
+            umask=self.umask,
             die_with_parent=self.death_signal() if self.die_with_us else None,
         )
         self.recorded.proc = self._child.proc

@@ -231,12 +231,14 @@ def spawn(
     user: str | None = None,
     die_with_parent: int | None = signal.SIGKILL,
     pipe_stdout: bool = False,
+    umask: int = -1,
 ) -> Child:
     """Start `command` in a session of its own, output to `log`.
 
     `die_with_parent`: on Linux the kernel sends this signal when the thread that called `spawn` ends (so call it
     from a thread that lives as long as the stack); None for processes that must outlive us. `user`: run as that
-    account (only root may ask). A Ctrl-C in our terminal does not reach it.
+    account (only root may ask). `umask`: of the files that it makes; -1: as ours. A Ctrl-C in our terminal does not
+    reach it.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     prefix: list[str] = []
@@ -253,5 +255,6 @@ def spawn(
             env=env,
             cwd=cwd,
             start_new_session=True,
+            umask=umask,
         )
     return Child(popen, name, log)

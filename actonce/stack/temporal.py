@@ -52,6 +52,8 @@ class Temporal(Part):
     port_names = ("grpc", "ui", "http", "metrics")
     stop_signal = signal.SIGINT
     ready_within_s = 60.0
+    # Histories hold payloads, and root's folder lets others pass through (PostgreSQL's account must).
+    umask = 0o077
     dynamic_config: Mapping[str, int] = {}  # server limits that a test moves, to meet them in minutes
 
     @property

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -23,7 +24,7 @@ async def serve(file: Path, host: str, port: int) -> None:
     end = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
-    with file.open("a", buffering=1) as out:
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", buffering=1) as out:  # names customers
 
         def keep(page: Paged) -> None:
             out.write(json.dumps(dataclasses.asdict(page)) + "\n")

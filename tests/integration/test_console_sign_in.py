@@ -160,6 +160,7 @@ async def test_sign_in_from_another_site_is_refused(app: FastAPI, ada: str, head
     async with served(app) as http:
         refused = await sign_in(http, ada, headers=headers)
         assert refused.status_code == 403 and "nothing was recorded" in refused.text
+        assert "open the console by that address" in refused.text  # localhost and 127.0.0.1 are two places
         assert COOKIE not in http.cookies
 
 

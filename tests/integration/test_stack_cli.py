@@ -97,6 +97,8 @@ def test_up_in_the_background_then_down_leaves_nothing(app: Path) -> None:
     assert urllib.request.urlopen(settings["ACTONCE_ENTRY_URL"], timeout=5).status == 200
     with psycopg.connect(settings["ACTONCE_LEDGER_DSN"]) as connection:
         connection.execute("CREATE TABLE remembered (n int)")
+    for database in (app / ".actonce").glob("temporal.db*"):  # root's folder lets others pass through
+        assert database.stat().st_mode & 0o077 == 0, database
     log = (app / ".actonce/logs/worker-2.log").read_text()
     assert json.loads(log.splitlines()[1])["queue"] == settings["ACTONCE_TASK_QUEUE"]
 
