@@ -29,6 +29,7 @@ class EarlyDecision(Special):
     self_test = "held_upstream"
 
     async def prepare(self) -> None:
+        await self.cell.console.be_there()
         self.toxic = await self.install(WireFault.HELD, "upstream")
 
     async def strike(self, operation_id: str) -> None:
@@ -66,6 +67,7 @@ class OperatorDecides(Special):
     stream = "upstream"
 
     async def prepare(self) -> None:
+        await self.cell.console.be_there()
         self.toxic = await self.install(WireFault.CLOSED, "upstream" if self.stream == "upstream" else "downstream")
 
     async def strike(self, operation_id: str) -> None:
@@ -136,6 +138,7 @@ class RetryOnOldEvidence(Special):
     ends = frozenset({"superseded_by_evidence"})
 
     async def prepare(self) -> None:
+        await self.cell.console.be_there()
         self.toxic = await self.install(WireFault.CLOSED, "downstream")
 
     async def strike(self, operation_id: str) -> None:

@@ -78,6 +78,7 @@ class WorkersStopped(Special):
         self.toxic: Any = None
 
     async def prepare(self) -> None:
+        await self.cell.console.be_there()
         if self.committed:
             self.latch = await self.cell.run.world.latch(self.cell.account, "committed")
         else:

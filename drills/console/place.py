@@ -74,10 +74,12 @@ class ConsolePlace:
                 self._visitors[name, door] = await self._open.enter_async_context(by_forms(login))
         return self._visitors[name, door]
 
-    async def be_there(self) -> None:
-        """Whoever will look is signed in before anything happens: a browser takes seconds, and the Temporal UI takes
-        them when it is opened for the first time."""
-        for name in (OPERATOR, HURRIED):
+    async def be_there(self, *names: str) -> None:
+        """Whoever will act is signed in before anything happens (by default whoever is called, and who is in a hurry):
+        a process and a browser take seconds, and so does the Temporal UI when it is opened for the first time."""
+        for name in names or (OPERATOR, HURRIED):
+            if (name, self.door_of()) in self._visitors:
+                continue
             person = await self.visitor(name)
             await person.open("/")
             if isinstance(person, ByBrowser) and name == OPERATOR:

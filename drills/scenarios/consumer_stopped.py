@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from actonce.evidence import Expected, Fault
-from actonce.testing.parts import OPERATOR
+from actonce.testing.parts import APPROVER, HURRIED, OPERATOR
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import eventually
 from drills import doors
@@ -82,6 +82,8 @@ class ConsumerStopped(Script):
         return [task for task in self.planned.tasks if f"-{letter}" in task.key]
 
     async def play(self) -> None:
+        if self.guarded:
+            await self.cell.console.be_there(OPERATOR, HURRIED, APPROVER)
         await self._set_release("Set", why="standing policy", rate=f"{RATE_PER_S:g}", window=str(WINDOW))
         approvals = await self._asked() if self.guarded else []
         await self._stop_every_worker()

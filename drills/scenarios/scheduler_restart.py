@@ -20,7 +20,7 @@ from temporalio.service import RPCError
 from actonce.evidence import Expected, Fault
 from actonce.stack import Stack
 from actonce.stack.temporal import start_describe_poll
-from actonce.testing.parts import APPROVER
+from actonce.testing.parts import APPROVER, HURRIED, OPERATOR
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
@@ -74,6 +74,8 @@ class SchedulerRestart(Script):
         return Planned(tuple(tasks), fault, Expected(outcomes=["committed"], effects=(1, 1), pages=False))
 
     async def play(self) -> None:
+        if self.guarded:
+            await self.cell.console.be_there(OPERATOR, HURRIED, APPROVER)
         await self.submit([self._task(name) for name in ASKED])
         before = await self._show("before", len(ASKED))
         await self._strike()
