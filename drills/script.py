@@ -187,9 +187,11 @@ class Script:
         operation_id = task.operations[0].operation_id if operation else None
         await see(self.cell, moment, task.task_id, operation_id, shown, also=also)
 
-    async def vote(self, verb: str, approval: Mapping[str, Any], note: str = "checked", **on: Any) -> Pressed:
+    async def vote(
+        self, verb: str, approval: Mapping[str, Any], note: str = "checked", name: str = APPROVER, **on: Any
+    ) -> Pressed:
         """An approver at the console, about exactly what its page shows."""
-        who = await self.cell.console.visitor(APPROVER, acts="on" not in on)
+        who = await self.cell.console.visitor(name, acts="on" not in on)
         return await acts.vote(who, approval["approval_id"], verb, note, **on)
 
     async def voted(self, verb: str, approval: Mapping[str, Any]) -> None:

@@ -45,18 +45,15 @@ PRELOADED = (
     "actonce.effects.watcher",
     "actonce.effects.activities",
 )
-OPERATOR, HURRIED, APPROVER, OWNER = (
-    "operator on call",
-    "somebody in a hurry",
-    "Ada Approver",
-    "owner of the credential",
-)
-PEOPLE = {
+OPERATOR, HURRIED, OWNER = "operator on call", "somebody in a hurry", "owner of the credential"
+APPROVER, ASKER = "Ada Approver", "Bea Asker"  # who asks anew for an approval cannot give it
+PEOPLE = {  # who may sign in, and as what
     OPERATOR: "operator",
     HURRIED: "operator",
-    APPROVER: "approver",
     OWNER: "admin",
-}  # who may sign in, and as what
+    APPROVER: "approver",
+    ASKER: "approver",
+}
 # What every copy begins with: the tables, an empty memory, a token that is good at every entry on a copy, one for its
 # console, and people who may sign in there, made as `actonce up` makes them.
 _MAKE = """

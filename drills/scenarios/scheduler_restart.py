@@ -20,7 +20,7 @@ from temporalio.service import RPCError
 from actonce.evidence import Expected, Fault
 from actonce.stack import Stack
 from actonce.stack.temporal import start_describe_poll
-from actonce.testing.parts import APPROVER, HURRIED, OPERATOR
+from actonce.testing.parts import APPROVER, ASKER, HURRIED, OPERATOR
 from actonce.testing.site import Invalid
 from actonce.testing.waiting import NeverHappened, eventually
 from drills import doors
@@ -269,10 +269,10 @@ class SchedulerRestart(Script):
         await doors.try_to_resume(
             self.cell, operation_id, "it was approved, nearly", "condition_not_met", action="resume"
         )
-        renew = await self.vote("renew", approval, "its owner still wants it")
+        renew = await self.vote("renew", approval, "its owner still wants it", ASKER)
         if not renew.done:
             raise Invalid(f"{self.cell.name}: it could not be asked for anew: {renew.answer}")
-        done = {"operation_id": operation_id, "action": "renew", "by": APPROVER}
+        done = {"operation_id": operation_id, "action": "renew", "by": ASKER}
         doors.record_decision(self.cell, {**done, "door": self.cell.console.door_of()})
         renewed = await self.ask(f"/v1/approvals/{renew.seen.path.rpartition('/')[2]}")
         later = datetime.fromisoformat(renewed["expires_at"]) > datetime.fromisoformat(approval["expires_at"])
