@@ -13,6 +13,7 @@ from actonce.contracts.people import Scope
 from actonce.entry.access import Who, guarded_router, needs
 from actonce.entry.problems import documented, problem
 from actonce.entry.state import Entry, entry_of
+from actonce.entry.views import Said
 from actonce.ledger import leases
 from actonce.ledger.words import cli
 
@@ -48,7 +49,7 @@ class CredentialView(BaseModel):
     what_to_do: list[str] = []
 
 
-class CredentialChange(BaseModel):
+class CredentialChange(Said):
     """Who changes which credential, and why. `expected_generation`: the one that was looked at."""
 
     credential: str = Field(min_length=1)
@@ -57,7 +58,7 @@ class CredentialChange(BaseModel):
     reason: str = Field(min_length=1)
 
 
-class PolicyChange(BaseModel):
+class PolicyChange(Said):
     """The next access policy, whole."""
 
     policy: AccessPolicy

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import Depends
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,9 +33,10 @@ from actonce.ledger import people, tokens
 
 router = guarded_router("/v1", "people and tokens")
 Shared = Annotated[Entry, Depends(entry_of)]
-By = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH_MAX, description="who does it")]
-Named = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH_MAX, description="the person")]
-Label = Annotated[str, Field(min_length=1, max_length=200, description="what it is for")]
+_SAID = StringConstraints(strip_whitespace=True)  # not of a whole body: the spaces around a password are its own
+By = Annotated[str, _SAID, Field(min_length=1, max_length=NAME_LENGTH_MAX, description="who does it")]
+Named = Annotated[str, _SAID, Field(min_length=1, max_length=NAME_LENGTH_MAX, description="the person")]
+Label = Annotated[str, _SAID, Field(min_length=1, max_length=200, description="what it is for")]
 Roles = Annotated[set[Role], Field(min_length=1)]
 Version = Annotated[int, Field(ge=1, lt=2**31, description="of the person, as it was looked at")]
 Password = Annotated[SecretStr, Field(min_length=PASSWORD_LENGTH_MIN, max_length=PASSWORD_LENGTH_MAX)]

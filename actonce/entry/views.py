@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from actonce.contracts.messages import DecisionRequest
 from actonce.entry.door import moment
@@ -20,6 +20,12 @@ from actonce.ledger.tasks import TaskState
 from actonce.ledger.words import operation_next, task_words, ui_link
 
 Moment = Annotated[AwareDatetime, AfterValidator(moment)]
+
+
+class Said(BaseModel):
+    """What a person says, without the spaces around it: a name or a reason of spaces alone is none."""
+
+    model_config = ConfigDict(str_strip_whitespace=True)
 
 
 class Facts(BaseModel):
@@ -176,6 +182,8 @@ class TaskView(BaseModel):
 class DecisionBody(DecisionRequest):
     """A decision about a held operation. Tenant, destination and action are needed when the id is not unique."""
 
+    model_config = ConfigDict(extra="ignore", str_strip_whitespace=True)  # as `Said`
+
     tenant: str | None = None
     destination: str | None = None
     operation_action: str | None = Field(default=None, description="the operation's action, e.g. `refund`")
@@ -195,7 +203,7 @@ class DecisionView(BaseModel):
     what_to_do: list[str]
 
 
-class SecondBody(BaseModel):
+class SecondBody(Said):
     """A second person's word. Tenant, destination and action are needed when the id is not unique."""
 
     agrees: bool = Field(description="false: the decision ends without effect")
@@ -215,14 +223,14 @@ class CancelView(BaseModel):
     in_flight: list[str] = Field(description="operations that may have been sent and are being reconciled")
 
 
-class CancelBody(BaseModel):
+class CancelBody(Said):
     """Who asks for it, and why. Whoever asks again changes nothing: the first one stays on record."""
 
     name: str = Field(min_length=1)
     why: str = Field(min_length=1)
 
 
-class DeadlineBody(BaseModel):
+class DeadlineBody(Said):
     """Another deadline for a task, by whom and why. `expected_deadline` is the one that was seen (null: none)."""
 
     deadline: Moment
@@ -249,7 +257,7 @@ class ReleaseView(BaseModel):
     why_not: str | None = Field(description="what keeps the backlog where it is; null while it is let go")
 
 
-class ReleaseBody(BaseModel):
+class ReleaseBody(Said):
     """A change of release. What is left out stays as it is; `rate_per_s` 0 takes the limit away."""
 
     expected_version: int
@@ -280,7 +288,7 @@ class PageView(BaseModel):
     closed_at: datetime | None
 
 
-class AcknowledgeBody(BaseModel):
+class AcknowledgeBody(Said):
     name: str = Field(min_length=1, description="who has seen it")
 
 
