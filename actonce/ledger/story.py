@@ -205,6 +205,9 @@ def _decision(row: Row) -> Iterator[Entry]:
     of = {"operation_id": row["operation_id"]}
     seen = f" Evidence: {row['evidence']}" if row["evidence"] else ""
     yield Entry(row["created_at"], f"Decided: {row['decision']}", f"{row['reason']}.{seen}", row["name"], **of)
+    if row["second_at"] is not None:
+        verb = "Agreed to" if row["second_agrees"] else "Declined"
+        yield Entry(row["second_at"], f"{verb}: {row['decision']}", row["second_why"] or "", row["second_name"], **of)
     if row["consumed_at"] is not None:
         yield Entry(row["consumed_at"], f"Decision {row['result'].replace('_', ' ')}: {row['decision']}", **of)
 

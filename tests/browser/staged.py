@@ -24,10 +24,10 @@ from playwright.async_api import Browser, Page
 
 from actonce.contracts.people import Role, Scope
 from actonce.contracts.verdict import Outcome, Reason, Verdict
-from actonce.ledger import decisions, people, sessions, tokens
+from actonce.ledger import decisions, people, tokens
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
-from tests.browser.visiting import NAMES, PASSWORD, Visited
+from tests.browser.visiting import NAMES, PASSWORD, Visited, browser_state
 from tests.integration.console_stage import Stage, stage
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +97,11 @@ class Staged(Visited):
         await self.stage.task(name)
         return await self.stage.ask(name, **more)
 
+    async def one_asked_and_held(self) -> tuple[str, str]:
+        """An approval of a step whose operation is held. Returns the ids of both."""
+        approval_id = await self.one_asked()
+        return approval_id, await self._hold(f"asks-{self.taken}")
+
     async def approval(self, approval_id: str) -> dict[str, Any]:
         answer = await self.entry.get(f"/v1/approvals/{approval_id}")
         assert answer.status_code == 200, answer.text
@@ -115,10 +120,7 @@ class Staged(Visited):
         """A page of somebody's own browser, signed in without a password: the form is tested by itself."""
         name = name or NAMES[role]
         if name not in self.states:
-            _, value = await sessions.sign_in_by_provider(self.ledger, "tests", name, name, [role])
-            cookie = {"name": f"actonce-session-{urlsplit(self.url).port}", "value": value, "domain": "127.0.0.1"}
-            kept = {"path": "/", "expires": -1, "httpOnly": True, "secure": False, "sameSite": "Strict"}
-            self.states[name] = {"cookies": [cookie | kept], "origins": []}
+            self.states[name] = await browser_state(self.ledger, self.url, name, role)
         async with self.visiting(browser, storage_state=self.states[name], **options) as page:
             yield page
 

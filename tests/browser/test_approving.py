@@ -112,6 +112,25 @@ async def test_taken_back_it_is_withdrawn_and_says_by_whom(chromium: Browser, co
         assert (await console.approval(approval_id))["ended_by"] == NAMES[Role.APPROVER]
 
 
+async def test_asked_again_for_a_held_operation_it_can_be_approved_anew(chromium: Browser, console: Staged) -> None:
+    approval_id, operation_id = await console.one_asked_and_held()
+    async with console.signed_in(chromium, Role.APPROVER) as page:
+        await page.goto(f"/approvals/{approval_id}")
+        await page.get_by_text("Take it back").click()
+        await page.locator("#act-withdraw").get_by_label("Why").fill("wrong amount")
+        await page.get_by_role("button", name="Withdraw").click()
+        await page.locator("#act-renew summary").click()
+        await page.locator("#act-renew").get_by_label("Why").fill("it was right after all")
+        await page.get_by_role("button", name="Ask again").click()
+        await expect(page.get_by_role("status").first).to_contain_text("A new approval is asked for")
+        renewed = page.url.partition("/approvals/")[2].partition("?")[0]
+        assert renewed != approval_id
+        await press(page, "Approve")
+        await expect(page.get_by_role("status").first).to_contain_text("Your approval is recorded")
+        found = [(await console.approval(one))["state"] for one in (approval_id, renewed)]
+        assert found == ["withdrawn", "approved"] and operation_id
+
+
 async def test_an_operator_is_no_approver(chromium: Browser, console: Staged) -> None:
     approval_id = await console.one_asked()
     async with console.signed_in(chromium, Role.OPERATOR) as page:

@@ -57,6 +57,25 @@ async def test_a_pause_keeps_tasks_where_they_are_until_somebody_lets_them_go(
         assert found["batch"]["paused"] is False
 
 
+async def test_a_credential_is_rotated_and_revoked_on_the_generation_that_was_looked_at(
+    chromium: Browser, console: Staged
+) -> None:
+    async with console.signed_in(chromium, Role.ADMIN) as page, console.signed_in(chromium, Role.ADMIN) as early:
+        for one in (page, early):
+            await one.goto("/credentials")
+            await one.locator("#credential-bank-sftp summary").click()
+        await page.locator("#credential-bank-sftp").get_by_label("Why").fill("renewed at the bank")
+        await page.locator("#credential-bank-sftp").get_by_role("button", name="Rotate").click()
+        await expect(page.get_by_role("status").first).to_contain_text("The credential is rotated")
+        await early.locator("#credential-bank-sftp").get_by_label("Why").fill("it leaked")
+        await early.locator("#credential-bank-sftp").get_by_role("button", name="Revoke").click()
+        await expect(early.get_by_role("alert")).to_be_visible()
+        await early.locator("#credential-bank-sftp").get_by_role("button", name="Revoke").click()
+        await expect(early.get_by_role("status").first).to_contain_text("The credential is revoked")
+        found = {c["name"]: c for c in listed(await console.entry.get("/v1/credentials"))}["bank-sftp"]
+        assert (found["state"], found["generation"], found["why"]) == ("revoked", 2, "it leaked")
+
+
 async def test_a_task_that_waits_gets_another_deadline_and_is_cancelled(chromium: Browser, console: Staged) -> None:
     task_id = (await console.approval(await console.one_asked()))["task_id"]
     async with console.signed_in(chromium) as page:

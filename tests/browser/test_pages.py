@@ -11,6 +11,7 @@ from playwright.async_api import Browser, Page, expect
 
 from actonce.contracts.people import Role
 from tests.browser.staged import Staged
+from tests.browser.visiting import NAMES
 from tests.integration.console_stage import MARKUP, Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -34,7 +35,13 @@ PAGES = {
     "/release": "Release",
     "/credentials": "Credentials",
     "/audit": "Audit",
+    "/policy": "Policy",
     "/restore": "Restore",
+    "/people": "People",
+    "/people/{person}": "{person}",
+    "/tokens": "Tokens",
+    "/tokens/1": "Token 1: console",
+    "/you": "{person}",
     "/search": "Search",
     "/procedures": "Procedures",
     "/procedures/route_unavailable": "route_unavailable",
@@ -47,6 +54,8 @@ def placed(stage: Stage, text: str) -> str:
     name = text.partition("{")[2].partition("}")[0]
     if not name:
         return text
+    if name == "person":
+        return text.format(person=NAMES[Role.ADMIN])
     if text.startswith("/approvals"):
         return f"/approvals/{stage.approvals[name]}"
     found = stage.operations[name].operation_id if "." in name else stage.tasks[name]
@@ -173,6 +182,19 @@ async def test_an_open_page_follows_what_happens_without_being_loaded_again(chro
         await expect(page.locator("#live")).to_contain_text("live")
         await console.stage.task("just-now")
         await expect(page.get_by_role("main")).to_contain_text("rf-just-now")
+        assert await page.evaluate("() => window.same") is True
+
+
+async def test_an_open_page_goes_on_following_when_the_console_was_started_again(
+    chromium: Browser, console: Staged
+) -> None:
+    async with console.signed_in(chromium) as page:
+        await page.goto("/tasks")
+        await page.evaluate("() => { window.same = true }")
+        await expect(page.locator("#live")).to_contain_text("live")
+        await console.restart_console()
+        await console.stage.task("after-the-restart")
+        await expect(page.get_by_role("main")).to_contain_text("rf-after-the-restart")
         assert await page.evaluate("() => window.same") is True
 
 

@@ -6,10 +6,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Response, expect
 
 from actonce.contracts.people import Role
+from actonce.ledger import sessions
+from actonce.ledger.store import Ledger
 
 PASSWORD = "correct horse battery staple"  # of everybody in these deployments
 NAMES = {Role.VIEWER: "vera", Role.OPERATOR: "olga", Role.APPROVER: "anton", Role.ADMIN: "ada"}
@@ -40,6 +43,14 @@ class Visited:
         finally:
             await context.close()
         assert wrong == [], "the browser found something wrong with these pages"
+
+
+async def browser_state(ledger: Ledger, url: str, name: str, role: Role) -> Any:
+    """The cookies of a browser in which somebody is signed in, without a password: hashing one takes its time."""
+    _, value = await sessions.sign_in_by_provider(ledger, "tests", name, name, [role])
+    cookie = {"name": f"actonce-session-{urlsplit(url).port}", "value": value, "domain": "127.0.0.1"}
+    kept = {"path": "/", "expires": -1, "httpOnly": True, "secure": False, "sameSite": "Strict"}
+    return {"cookies": [cookie | kept], "origins": []}
 
 
 def is_fault(said: ConsoleMessage) -> bool:

@@ -13,14 +13,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import uvicorn
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 CLIENT, SECRET = "console", "s3cret-of-the-client"
@@ -33,6 +33,7 @@ class Double:
     url: str = ""
     key: RSAKey = field(default_factory=lambda: RSAKey.generate_key(2048, {"kid": "k1", "use": "sig", "alg": "RS256"}))
     claims: dict[str, Any] = field(default_factory=dict)
+    browsing: dict[str, Any] = field(default_factory=dict)  # claims about whoever comes with a browser
     spoil: Callable[[dict[str, Any]], None] = lambda claims: None
     sign: Callable[[Double, dict[str, Any]], str] | None = None
     described: dict[str, Any] = field(default_factory=dict)
@@ -68,6 +69,12 @@ class Double:
                 **self.described,
             }
         )
+
+    async def authorize(self, request: Request) -> Response:
+        """Whoever comes with a browser is signed in here already, and is sent back at once."""
+        asked = f"{self.url}/authorize?{request.url.query}"
+        back = self.allow(asked, **self.browsing)
+        return RedirectResponse(f"{self.codes[back['code']]['redirect_uri']}?{urlencode(back)}", 303)
 
     async def jwks(self, _: Request) -> Response:
         return JSONResponse({"keys": [self.key.as_dict(private=False)]})
@@ -111,6 +118,7 @@ async def serving() -> AsyncIterator[Double]:
     app = Starlette(
         routes=[
             Route("/.well-known/openid-configuration", double.describe),
+            Route("/authorize", double.authorize),
             Route("/jwks", double.jwks),
             Route("/token", double.token, methods=["POST"]),
         ]
