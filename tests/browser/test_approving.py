@@ -125,10 +125,14 @@ async def test_asked_again_for_a_held_operation_it_can_be_approved_anew(chromium
         await expect(page.get_by_role("status").first).to_contain_text("A new approval is asked for")
         renewed = page.url.partition("/approvals/")[2].partition("?")[0]
         assert renewed != approval_id
+        await expect(page.get_by_role("main")).to_contain_text("You asked for this yourself")
+    async with console.signed_in(chromium, Role.ADMIN) as page:
+        await page.goto(f"/approvals/{renewed}")
         await press(page, "Approve")
         await expect(page.get_by_role("status").first).to_contain_text("Your approval is recorded")
-        found = [(await console.approval(one))["state"] for one in (approval_id, renewed)]
-        assert found == ["withdrawn", "approved"] and operation_id
+        found = [await console.approval(one) for one in (approval_id, renewed)]
+        assert [one["state"] for one in found] == ["withdrawn", "approved"]
+        assert found[1]["operation_id"] == operation_id
 
 
 async def test_an_operator_is_no_approver(chromium: Browser, console: Staged) -> None:
