@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psycopg
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
@@ -29,8 +30,11 @@ settings.load_profile("untimed")
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """PostgreSQL alone, for the whole session."""
+    """PostgreSQL alone, for the whole session. No test here is about a loss of power: it does not wait for the disk."""
     async with Stack.open(tmp_path_factory.mktemp("postgres"), {"postgres"}, end_at_once=True) as stack:
+        async with await psycopg.AsyncConnection.connect(stack.postgres.dsn, autocommit=True) as link:
+            await link.execute("ALTER SYSTEM SET fsync = off")
+            await link.execute("SELECT pg_reload_conf()")
         yield stack
 
 
