@@ -71,5 +71,6 @@ async def sign_in(page: Page, name: str, password: str = PASSWORD) -> Response:
 
 async def answered(page: Page) -> None:
     """After a press: the page that says what became of it is there."""
-    said = page.get_by_role("main").locator("[role=status], [role=alert]:not(#not-live)")  # no word about the page itself
+    # Not the word about the page itself, which is hidden while it is live.
+    said = page.get_by_role("main").locator("[role=status], [role=alert]:not(#not-live)")
     await expect(said.first).to_be_visible()
