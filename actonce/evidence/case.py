@@ -61,6 +61,7 @@ class Story:
     holds: list[CallerHold] = field(default_factory=list)
     pages: list[Page] = field(default_factory=list)
     task: CallerTask | None = None
+    before: list[Story] = field(default_factory=list)  # the earlier steps of its task
 
     @property
     def operation_id(self) -> str:
@@ -82,6 +83,13 @@ class Story:
     @property
     def settled(self) -> bool:
         return self.row is not None and self.row.state in SETTLED_STATES
+
+    @property
+    def rightly_never_issued(self) -> bool:
+        """It has left no trace, and need not: so it was expected, or an earlier step of its task is held."""
+        if self.row is not None or self.requests or self.effects:
+            return False
+        return "not_issued" in self.expected.outcomes or any(story.held for story in self.before)
 
     @property
     def outcome(self) -> str:
@@ -154,8 +162,10 @@ def build(evidence: Evidence) -> Case:
     by_id: dict[tuple[str, str], Story] = {}
     by_subject: dict[tuple[str, str], Story] = {}
     for cell in evidence.cells.values():
+        of_task: dict[str, list[Story]] = defaultdict(list)
         for plan in cell.operations:
-            story = Story(cell, plan)
+            story = Story(cell, plan, before=list(of_task[plan.task_id]))
+            of_task[plan.task_id].append(story)
             stories[cell.cell, plan.operation_id] = story
             by_id[plan.destination, plan.operation_id] = story
             if plan.subject:

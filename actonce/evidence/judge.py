@@ -264,7 +264,7 @@ def _balance(case: Case, findings: list[Finding]) -> Balance:
     mine = [f for f in findings if counts(f, case)]
     return Balance(
         tasks=len({task for cell in case.evidence.arm("guarded") for task in cell.task_ids}),
-        operations=sum(1 for s in guarded if s.row is not None or "not_issued" not in s.expected.outcomes),
+        operations=sum(not s.rightly_never_issued for s in guarded),
         effects=sum(len(s.effects) for s in guarded),
         duplicates=sum(max(0, len(s.effects) - 1) for s in guarded),
         lost=len({f.operation_id for f in mine if f.name == "lost op"}),

@@ -533,3 +533,22 @@ def test_a_held_and_released_request_that_arrives_late_is_proven(tmp_path: Path)
     verdict = judge(run.write(tmp_path))
     assert verdict.result == "passed", verdict.sentence
     assert json.loads(verdict.text())["fault"]["struck"][-2]["proof"]["request_held"].endswith("after the release")
+
+
+@pytest.mark.parametrize(("cell", "result"), [("held", "passed"), ("after", "failed")])
+def test_a_step_behind_a_held_one_need_not_have_been_issued_and_behind_a_settled_one_it_must(
+    tmp_path: Path, cell: str, result: str
+) -> None:
+    run = good_run()
+    [first] = run.cell(cell)["operations"]
+    later = {"operation_id": "op1_next", "step": "ticket", "subject": "next"}
+    wanted = {"outcomes": ["committed"], "effects": [1, 1]}
+    run.cell(cell)["operations"].append({**first, **later, "expected": wanted})
+    run.add("drill", "quiet", cell, 99, seconds=1.0, still_open=["op1_next"])
+    found, said = judged(run, tmp_path)
+    assert found == result, said
+    if result == "passed":
+        assert "3 operations, 3 effects" in said
+    else:
+        for finding in ("unaccounted op=op1_next", "wrong outcome op=op1_next", "still open=op1_next", "balance"):
+            assert finding in said
