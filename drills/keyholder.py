@@ -11,6 +11,7 @@ Exit status 0 when everything that the procedure says was done.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from drills.console.visitors import Visitor, from_file
 from drills.operator import Lost, as_program, named_by, procedure_at
 
 NAME = "owner of the credential"
+NO_CHECK = re.compile(r"no new authorisation check was made for (\S+) since it was held")
 CHECK_S = 40.0  # a renewal tick on a busy machine
 
 
@@ -34,7 +36,7 @@ async def follow(page: dict[str, str]) -> dict[str, Any]:
         done: dict[str, Any] = {"operation_id": operation_id, "rotated": rotated, "by": NAME, "door": who.door}
         if "--action resume" not in procedure:
             return {**done, "action": "rotated"}  # evidence ends this hold: the operation is read again by itself
-        action = await decision(who, operation_id)
+        action = await decision(who, operation_id, rotated)
         why = "its new authorisation check passed" if action == "resume" else "its new authorisation check refused it"
         pressed = await acts.decide(who, operation_id, action, why=why, saw="the list of credentials")
         if not pressed.done or not pressed.offered:
@@ -53,8 +55,11 @@ async def _rotated(who: Visitor, name: str, state: str) -> str:
     return name
 
 
-async def decision(who: Visitor, operation_id: str) -> str:
-    """Wait for the new check: `resume` when the page offers it, `mark_absent` when it says that the check refused."""
+async def decision(who: Visitor, operation_id: str, rotated: list[str]) -> str:
+    """Wait for the new check: `resume` when the page offers it, `mark_absent` when it says that the check refused.
+
+    Where none is made by itself (it is held for what an active credential gives), a rotation asks for one.
+    """
     said = ""
 
     async def look() -> str | None:
@@ -65,6 +70,9 @@ async def decision(who: Visitor, operation_id: str) -> str:
             raise Lost(f"{operation_id} is {seen.state}; there is nothing to decide")
         if "resume" in seen.offered:
             return "resume"
+        lacks = NO_CHECK.search(said)
+        if lacks is not None and lacks[1] not in rotated:
+            rotated.append(await _rotated(who, lacks[1], "a new authorisation check is needed"))
         return "mark_absent" if "authorisation check refused it" in said else None
 
     try:
