@@ -17,6 +17,7 @@ import inspect
 import itertools
 import json
 import os
+import secrets
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -118,7 +119,7 @@ class Bench:
         self.lab = lab
         self.world = lab.world
         self.account = f"case{number}"
-        self.database = f"case_{number}"
+        self.database = f"case_{number}_{secrets.token_hex(4)}"  # several labs may share a server
         self.dsn = lab.parts.dsn(self.database)
         self.queue = f"case-{number}"
         self.folder = lab.folder / self.account

@@ -293,7 +293,7 @@ async def test_a_look_that_tells_the_same_moves_no_since_and_adds_no_event(lab: 
             (row,) = await bench.rows("task")
             seen.append((row["state"], row["since"]))
         assert seen[0] == seen[1] == seen[2] and seen[0][0] == "held"
-        before = ("token.created", "contract.registered", "task.accepted")
+        before = ("token.created", "person.added", "contract.registered", "task.accepted")
         kinds = [a["kind"] for a in await bench.rows("audit") if a["kind"] not in before]
         first = ["hold.opened", "task.held", "page.opened", "task.memory_recall"]
         assert kinds == [*first, "hold.reason", "task.memory_recall"]  # the second look said nothing new
