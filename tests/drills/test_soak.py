@@ -40,7 +40,8 @@ def guarded(out: Path) -> list[str]:
 @pytest.mark.timeout(480)
 def test_a_soak_whose_process_was_killed_goes_on_and_closes_its_balance(tmp_path: Path) -> None:
     out, log = tmp_path / "run", tmp_path / "soak.log"
-    process = soak("--minutes", "0.4", "--seed", "5", "--out", str(out), log=log)
+    # Long enough that the window which the kill cuts off, and which counts as not struck, is less than one in five.
+    process = soak("--minutes", "0.8", "--seed", "5", "--out", str(out), log=log)
     deadline = time.monotonic() + WAIT_S
     try:
         while len(guarded(out)) <= WINDOWS_BEFORE:
