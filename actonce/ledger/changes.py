@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from psycopg.rows import DictRow
+
 from actonce.contracts.identity import OperationKey
 from actonce.ledger.records import snapshot
 from actonce.ledger.store import WHERE_KEY, Connection, Ledger, identity_params, many
@@ -65,14 +67,8 @@ async def _decisions(connection: Connection, params: dict[str, Any]) -> list[Cha
 
 async def of_release(ledger: Ledger, task_type: str, version: int) -> list[Change]:
     """How the release of a task type was changed after `version`; oldest first."""
-    async with snapshot(ledger) as connection:
-        rows = await many(
-            connection,
-            "SELECT at, body FROM actonce.audit WHERE kind = 'release.changed' AND body ->> 'task_type' = %s"
-            " AND (body ->> 'version')::bigint > %s ORDER BY audit_id DESC LIMIT %s",
-            (task_type, version, CHANGES_MAX),
-        )
-    return [_release(row["at"], row["body"]) for row in reversed(rows)]
+    rows = await _told_since(ledger, "release.changed", "task_type", task_type, version)
+    return [_release(row["at"], row["body"]) for row in rows]
 
 
 def _release(at: datetime, body: dict[str, Any]) -> Change:
@@ -83,14 +79,20 @@ def _release(at: datetime, body: dict[str, Any]) -> Change:
 
 async def of_person(ledger: Ledger, name: str, version: int) -> list[Change]:
     """How a person was changed after `version`; oldest first. (Not by changes from before they had versions.)"""
+    rows = await _told_since(ledger, "person.changed", "name", name, version)
+    return [Change(row["at"], _person(row["body"]), row["body"]["changed_by"]) for row in rows]
+
+
+async def _told_since(ledger: Ledger, kind: str, about: str, value: str, version: int) -> list[DictRow]:
+    """The newest events of a kind whose body has this value and a later version; oldest first."""
     async with snapshot(ledger) as connection:
         rows = await many(
             connection,
-            "SELECT at, body FROM actonce.audit WHERE kind COLLATE \"C\" = 'person.changed' AND body ->> 'name' = %s"
+            'SELECT at, body FROM actonce.audit WHERE kind COLLATE "C" = %s AND body ->> %s = %s'
             " AND (body ->> 'version')::bigint > %s ORDER BY audit_id DESC LIMIT %s",
-            (name, version, CHANGES_MAX),
+            (kind, about, value, version, CHANGES_MAX),
         )
-    return [Change(row["at"], _person(row["body"]), row["body"]["changed_by"]) for row in reversed(rows)]
+    return rows[::-1]
 
 
 def _person(body: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from actonce.testing.parts import OPERATOR
 from drills.console.acts import operation_path, task_path
 from drills.console.pages import Seen
 from drills.console.visitors import HEIGHT, WIDTH, ByBrowser
+from drills.doors import record_view
 
 if TYPE_CHECKING:
     from drills.rig import Cell
@@ -139,14 +140,7 @@ def _or(states: frozenset[str]) -> str:
 
 def _view(cell: Cell, name: str, seen: Seen, *claims: Claim) -> None:
     body = {"console": seen.path, "state": seen.state, "now": seen.now[:1000], "offered": seen.offered}
-    cell.run.writer.append(
-        "view",
-        "view",
-        cell.name,
-        name=name,
-        body=body,
-        assertions=[{"name": what, "ok": ok, "detail": detail} for what, ok, detail in claims],
-    )
+    record_view(cell, name, body, *claims)
 
 
 # pictures ---------------------------------------------------------------------------------------------------------

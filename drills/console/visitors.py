@@ -66,18 +66,14 @@ class ByForms:
     door = "console"
 
     def __init__(self, login: Login, http: httpx.AsyncClient) -> None:
-        self._login = login
+        self.login = login
         self._http = http
         self._origin = {"Origin": login.url}
 
     async def open(self, path: str) -> Seen:
-        seen = await _served(lambda: self._load(path))
-        form = seen.sent_to("/sign-in")
-        if form is None:
-            return seen
-        return await self.press(form, {"name": self._login.name, "password": self._login.password}, "Sign in")
+        return await _signed_in(self, path)
 
-    async def _load(self, path: str) -> Seen:
+    async def load(self, path: str) -> Seen:
         return _read(await self._http.get(path))
 
     async def press(self, form: Form, values: Mapping[str, str], label: str) -> Seen:
@@ -91,6 +87,15 @@ class ByForms:
     async def raw(self, path: str) -> Any:
         answer = await self._http.get(path)
         return answer.json() if answer.status_code == 200 else None
+
+
+async def _signed_in(who: ByForms | ByBrowser, path: str) -> Seen:
+    """The page at `path`; where it asks who one is, the one behind the sign-in."""
+    seen = await _served(lambda: who.load(path))
+    form = seen.sent_to("/sign-in")
+    if form is None:
+        return seen
+    return await who.press(form, {"name": who.login.name, "password": who.login.password}, "Sign in")
 
 
 async def _served(load: Callable[[], Awaitable[Seen]]) -> Seen:
@@ -113,17 +118,13 @@ class ByBrowser:
     door = "browser"
 
     def __init__(self, login: Login, page: Page) -> None:
-        self._login = login
+        self.login = login
         self.page = page
 
     async def open(self, path: str) -> Seen:
-        seen = await _served(lambda: self._load(path))
-        form = seen.sent_to("/sign-in")
-        if form is None:
-            return seen
-        return await self.press(form, {"name": self._login.name, "password": self._login.password}, "Sign in")
+        return await _signed_in(self, path)
 
-    async def _load(self, path: str) -> Seen:
+    async def load(self, path: str) -> Seen:
         answer = await self.page.goto(path)
         return await self._seen(answer.status if answer else 0)
 
@@ -150,7 +151,7 @@ class ByBrowser:
         return await self._seen(answer.status if answer else 0)
 
     async def post(self, path: str, values: Mapping[str, str]) -> Seen:
-        headers = {"Origin": self._login.url}
+        headers = {"Origin": self.login.url}
         answer = await self.page.context.request.post(path, form=dict(values), headers=headers)
         return read(await answer.text(), path, answer.status)
 
