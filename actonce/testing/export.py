@@ -66,13 +66,16 @@ class LedgerReader:
         self._link: psycopg.AsyncConnection[Row] | None = None
         self._turn = asyncio.Lock()
 
+    async def _connected(self) -> psycopg.AsyncConnection[Row]:
+        if self._link is None or self._link.closed:
+            self._link = await psycopg.AsyncConnection.connect(
+                self.dsn, row_factory=dict_row, autocommit=True, application_name=READER
+            )
+        return self._link
+
     async def _ask(self, query: LiteralString, *values: Any) -> list[Row]:
         async with self._turn:
-            if self._link is None or self._link.closed:
-                self._link = await psycopg.AsyncConnection.connect(
-                    self.dsn, row_factory=dict_row, autocommit=True, application_name=READER
-                )
-            cursor = await self._link.execute(query, values)
+            cursor = await (await self._connected()).execute(query, values)
             return await cursor.fetchall()
 
     async def close(self) -> None:
@@ -85,6 +88,14 @@ class LedgerReader:
     async def rows(self, table: str) -> list[Row]:
         """All rows of one table."""
         return await self._ask(_QUERIES[table])
+
+    async def at_once(self, *tables: str) -> dict[str, list[Row]]:
+        """All rows of these tables as of one moment: none of them knows less than another."""
+        async with self._turn:
+            link = await self._connected()
+            async with link.transaction():
+                await link.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                return {table: await (await link.execute(_QUERIES[table], ())).fetchall() for table in tables}
 
     async def operation(self, operation_id: str) -> Row | None:
         """The row of one operation, None while there is none."""
@@ -121,22 +132,22 @@ Place = str | Callable[[Row], str]
 
 
 async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: Place, probes: set[str]) -> None:
-    """Copy a ledger into the record. Operations of probes are accounted for elsewhere."""
+    """Copy a ledger into the record, as of one moment. Operations of probes are accounted for elsewhere."""
     of = cell if callable(cell) else lambda row: str(cell)
-    verdicts = await reader.rows("verdict")
-    verdicts_of, audit_of = _by_operation(verdicts), _by_operation(await reader.rows("audit"))
-    for row in await reader.rows("operation"):
+    found = await reader.at_once("operation", "attempt", "verdict", "hold", "approval", "memory_use", "audit")
+    verdicts_of, audit_of = _by_operation(found["verdict"]), _by_operation(found["audit"])
+    for row in found["operation"]:
         operation_id = row["operation_id"]
         if operation_id not in probes:
             told = _operation(row, verdicts_of[operation_id], audit_of[operation_id])
             writer.append("caller", "operation", of(row), **told)
-    for row in await reader.rows("attempt"):
+    for row in found["attempt"]:
         if row["operation_id"] not in probes:
             writer.append("caller", "attempt", of(row), **_attempt(row))
-    for row in verdicts:
+    for row in found["verdict"]:
         if row["operation_id"] not in probes:
             _export_verdict(writer, of(row), row)
-    for row in await reader.rows("hold"):
+    for row in found["hold"]:
         writer.append(
             "caller",
             "hold",
@@ -149,11 +160,11 @@ async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: Plac
             resolved_at=utc(row["closed_at"]),
             resolution=row["closed_by"],
         )
-    for row in await reader.rows("approval"):
+    for row in found["approval"]:
         known: Row = {name: utc(row[name]) for name in ("expires_at", "decided_at", "consumed_at")}
         known |= {name: row[name] for name in ("approval_id", "operation_id", "digest", "state", "round", "decided_by")}
         writer.append("caller", "approval", of(row), **known)
-    for row in await reader.rows("memory_use"):
+    for row in found["memory_use"]:
         writer.append(
             "caller",
             "memory",
@@ -260,8 +271,9 @@ def _export_verdict(writer: EvidenceWriter, cell: str, row: Row) -> None:
 
 async def export_release(reader: LedgerReader, writer: EvidenceWriter, cell: str, task_ids: set[str]) -> int:
     """When each task was accepted and let go, and by which rate. Returns how many were found."""
-    controls = {row["task_type"]: row for row in await reader.rows("release")}
-    found = [row for row in await reader.rows("task") if row["task_id"] in task_ids]
+    rows = await reader.at_once("release", "task")
+    controls = {row["task_type"]: row for row in rows["release"]}
+    found = [row for row in rows["task"] if row["task_id"] in task_ids]
     for row in found:
         control = controls.get(row["task_type"])
         writer.append(

@@ -32,8 +32,7 @@ from drills.soak import ground, people, strikes
 from drills.soak.cell import SoakCell, soak_spec
 from drills.soak.schedule import OVER_MINOR, Window, window
 from drills.soak.state import SoakState
-from drills.table import STEP, TENANT, probe
-from drills.table import settled as settled_one
+from drills.table import CONTROL_SETTLE_S, STEP, TENANT, probe
 
 SETTLE_S = 240.0  # backlogs of the last windows, on two cores, and one reconcile-after (6 s) for each that was struck
 APPROVAL_VALID_S = 3600.0  # an approval that expires is another drill
@@ -122,9 +121,9 @@ async def play_control(run: Run, seed: int) -> None:
     async with SoakCell(run, spec, None) as cell:
         for one in windows:
             await _play(cell, one, control=CONTROL)
-        for one in windows:
-            for operation_id in one.targets:
-                await settled_one(cell, operation_id, guarded=False)
+        ends = (*ENDS, "held")
+        wanted = {task.task_id: ends for one in windows for task in one.tasks}
+        await tasks_ended(cell, wanted, within_s=CONTROL_SETTLE_S)
         await _export(cell, windows, set())
 
 
