@@ -29,7 +29,7 @@ drills: doctor ## the whole catalogue (FULL=1: every cell)
 	$(PY) -m drills run --all $(if $(FULL),--full) $(if $(KEEP),--keep) $(ARGS)
 
 test: doctor ## all tests (WORKERS=2: shared by two processes, for a machine with cores to spare)
-	$(PY) -m pytest $(if $(WORKERS),-n $(WORKERS) --dist loadfile) $(ARGS)
+	$(PY) -m pytest $(if $(WORKERS),-n $(WORKERS)) $(ARGS)
 
 unit: setup ## only the tests that start no server
 	$(PY) -m pytest tests/unit $(ARGS)

@@ -14,10 +14,12 @@ from actonce.stack import Stack
 from actonce.testing.plugin import drill_stack
 from tests.databases import empty_database
 from tests.not_run import NotRun
+from tests.sharing import Sharing
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(NotRun())
+    config.pluginmanager.register(Sharing())
 
 
 servers = drill_stack  # PostgreSQL, Temporal and Toxiproxy for the whole session: share them, kill none of them

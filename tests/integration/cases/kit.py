@@ -57,6 +57,7 @@ from tests.integration.cases.wire import PgProxy
 
 ROOT = Path(__file__).resolve().parents[3]
 AT_ONCE_MAX = 6  # two cores: more cases at once than this make each other late instead of sharing their waits
+AT_ONCE_SHARED = 4  # beside another process with tests
 REFUND = {"payment_id": "pay_1", "amount_minor": 1250, "currency": "EUR", "reason": "damaged"}
 
 # Seconds. Short waits with room for a busy two-core machine: a permit lives ten times a slow transaction.
@@ -410,9 +411,9 @@ class Runner:
     """Runs collected cases together."""
 
     def __init__(self, lab: Lab, items: Sequence[pytest.Item]) -> None:
-        gate = asyncio.Semaphore(AT_ONCE_MAX)
+        gate = asyncio.Semaphore(AT_ONCE_SHARED if "PYTEST_XDIST_WORKER" in os.environ else AT_ONCE_MAX)
         self._tasks: dict[str, asyncio.Task[Numbers | None]] = {}
-        for item in items:
+        for item in items:  # of all processes: the cases are one's alone, see tests/sharing.py
             fn: CaseFn | None = getattr(getattr(item, "function", None), "case_function", None)
             if fn is not None:
                 params = dict(item.callspec.params) if hasattr(item, "callspec") else {}
