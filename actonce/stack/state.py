@@ -30,6 +30,7 @@ class PartState(BaseModel):
 class StackState(BaseModel):
     schema_version: int = 1
     run_id: str = Field(default_factory=lambda: secrets.token_hex(6))
+    deployment: str | None = None  # of a restored ledger; None: what the environment says
     supervisor: Proc | None = None
     ready: bool = False
     parts: dict[str, PartState] = Field(default_factory=dict)

@@ -30,6 +30,7 @@ from actonce.stack.settings import FOLDER_VARIABLE, SETTINGS_FILE, StackSettings
 from actonce.stack.state import FolderLock, StateFile
 from actonce.stack.temporal import NAMESPACE, Temporal
 from actonce.stack.toxiproxy import Toxiproxy
+from actonce.stack.unfinished import check_finished
 
 SERVERS = ("postgres", "temporal", "toxiproxy")
 ALL_PARTS = frozenset((*SERVERS, "project"))
@@ -121,6 +122,7 @@ class Stack:
         if not self._lock.acquire():
             raise StackError(f"{self.folder} is in use by another supervisor: `actonce down --folder {self.folder}`.")
         try:
+            check_finished(self.folder, self._wanted)
             self._state = StateFile(self.folder)
             await end_orphans(self._state, self._say)
             self.state.state.supervisor = Proc.of(os.getpid())
@@ -323,6 +325,8 @@ class Stack:
             "ACTONCE_CONSOLE_URL": self.console_url,
             FOLDER_VARIABLE: str(self.folder),
         }
+        if self.state.state.deployment is not None:
+            found["ACTONCE_DEPLOYMENT"] = self.state.state.deployment
         if "postgres" in self._wanted:
             found["ACTONCE_LEDGER_DSN"] = self.ledger_dsn
             if "ACTONCE_AUDIT_SINKS" not in self._settings.environment:
