@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any, LiteralString, cast
 from uuid import UUID
 
@@ -32,7 +32,7 @@ from actonce.contracts.lifecycle import FINAL, Event, State, next_state
 from actonce.hanging_up import hang_up
 
 LEDGER_DEADLINE_S = 4.0  # one transaction; longer than a slow fsync, shorter than a heartbeat budget of a held task
-GIVE_UP_S = 1.0  # after the deadline, for the server to end what it does; then the line is cut
+GIVE_UP_S = 1.0  # after the deadline, for the server to end what it does; then the line is cut, by either end
 _CANCEL_S = 0.5  # of it, to ask the server to end it
 
 Connection = AsyncConnection[DictRow]
@@ -69,9 +69,14 @@ class _Text(StrDumperUnknown):
         return super().dump(storable(obj))
 
 
-async def _configure(connection: Connection) -> None:
+async def _configure(connection: Connection, silent_max_s: float) -> None:
     connection.adapters.register_dumper(str, _Text)
     set_json_dumps(lambda value: json.dumps(storable(value)), connection)
+    # A process that is frozen, or whose network is cut, in the middle of a transaction cannot end it; what it has
+    # locked would stay locked for everyone.
+    limit = str(round(silent_max_s * 1000))
+    await connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (limit,))
+    await connection.commit()
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ class Ledger:
             timeout=deadline_s,
             reconnect_timeout=0.0,  # try again at the next request, not in the background until a give-up time
             open=False,
-            configure=_configure,
+            configure=partial(_configure, silent_max_s=deadline_s + GIVE_UP_S),
             check=None,
         )
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 import pytest_asyncio
@@ -131,3 +134,53 @@ async def test_what_is_written_beside_a_move_is_written_only_if_that_moved(ledge
         moved = await move(connection, permit.operation, Event.LOST, beside)
     assert (moved.state, moved.version) == (State.UNKNOWN, permit.operation.version + 1)
     assert await kept(ledger) == ["a"]
+
+
+_FREEZES = """
+import asyncio, sys
+import psycopg
+from actonce.ledger.store import Ledger
+
+LOCK = "SELECT 1 FROM actonce.identity FOR UPDATE"
+
+async def by_the_ledger():
+    async with Ledger(sys.argv[1], deadline_s=3.0) as ledger, ledger.transaction() as connection:
+        await connection.execute(LOCK)
+        print("locked", flush=True)
+        await asyncio.sleep(60)
+
+async def by_anything_else():
+    async with await psycopg.AsyncConnection.connect(sys.argv[1]) as connection:
+        await connection.execute(LOCK)
+        print("locked", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(by_the_ledger() if sys.argv[2] == "ledger" else by_anything_else())
+"""
+
+
+@pytest.mark.parametrize("who", ["ledger", "control-anything-else"])
+async def test_a_process_that_is_frozen_within_a_transaction_keeps_nothing_locked(ledger: Ledger, who: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _FREEZES, ledger.dsn, who, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), 60)
+        process.send_signal(signal.SIGSTOP)
+        # It stands still within its transaction; its own deadline is not what frees the lock.
+        (open_,) = await rows(
+            ledger.dsn, "SELECT count(*) AS n FROM pg_stat_activity WHERE state = 'idle in transaction'"
+        )
+        assert open_["n"] == 1
+        limited = f"{ledger.dsn}?options=-c%20lock_timeout%3D{'30s' if who == 'ledger' else '6s'}"
+        held = rows(limited, "SELECT 1 FROM actonce.identity FOR UPDATE")
+        if who == "ledger":
+            await held
+        else:
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                await held
+        assert psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+    finally:
+        process.kill()
+        await process.wait()
