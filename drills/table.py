@@ -107,6 +107,7 @@ class PlannedCell:
     arm: str = "guarded"
     control: str | None = None
     expected_finding: str | None = None
+    broken: tuple[str, ...] = ("worker", "watch", "entry")  # the programs of a control that run without the protection
     has_twin: bool = False
     run_id: str = "planned"  # in every task id: two runs on one Temporal must never meet
 
@@ -120,14 +121,14 @@ class PlannedCell:
         return self.arm != "guarded" and self.control is None
 
     def program(self, role: str) -> tuple[str, ...]:
-        """What runs as "worker", "watch" or "entry"."""
+        """What runs as "worker", "watch", "entry" or "console"."""
         if self.plain:
             return ("-m drills.controls.plain", self.arm)
         verb = {"worker": "run"}.get(role, role)
-        if self.control is not None:
+        if self.control is not None and role in self.broken:
             return ("-m drills.controls.broken", self.control, verb)
-        if role == "entry":
-            return ("-m actonce.entry",)
+        if role in ("entry", "console"):
+            return (f"-m actonce.{role}",)
         if role in self.play.stops:
             return ("-m drills.controls.stops", verb)
         return ("worker.py", verb)
@@ -217,6 +218,7 @@ def _spec(plan: PlannedCell) -> CellSpec:
         worker=plan.program("worker"),
         watch=None if plan.plain else plan.program("watch"),
         entry=plan.program("entry") if play.entry else None,
+        console=plan.program("console"),
         workers=play.workers,
         modes=play.modes,
         settings=play.settings,

@@ -1,6 +1,6 @@
 """The real worker with one protection taken out: what the drills must catch, each by its named finding.
 
-    python -m drills.controls.broken NAME run|watch|entry
+    python -m drills.controls.broken NAME run|watch|entry|console
 
 Each control replaces one function of the system and says what it takes away. A control that nobody notices makes the
 drill invalid: then nothing shows that the drill can fail.
@@ -344,7 +344,7 @@ def _again_on(again: Callable[[Any, Any], bool]) -> None:
 
 def register_all() -> None:
     """Import every module that has controls; each registers its own."""
-    from drills.controls import access, approving, forgetting, unaudited, waiting  # noqa: F401
+    from drills.controls import access, approving, forgetting, lying, unaudited, waiting  # noqa: F401
 
 
 def main(arguments: list[str]) -> None:
@@ -354,14 +354,15 @@ def main(arguments: list[str]) -> None:
 
     register_all()
     if len(arguments) != 2 or arguments[0] not in CONTROLS:
-        raise SystemExit(f"usage: broken NAME run|watch|entry; names: {', '.join(CONTROLS)}")
+        raise SystemExit(f"usage: broken NAME run|watch|entry|console; names: {', '.join(CONTROLS)}")
     CONTROLS[arguments[0]]()
     stops.install_from_environment()
-    if arguments[1] == "entry":
+    if arguments[1] in ("entry", "console"):
         import runpy
 
-        sys.argv = ["actonce.entry"]
-        runpy.run_module("actonce.entry", run_name="__main__", alter_sys=True)
+        program = f"actonce.{arguments[1]}"
+        sys.argv = [program]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
     worker.main(arguments[1:])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,13 +62,21 @@ class _Stopped:
     plays: tuple[Play, ...] = ()
 
     def plan(self, options: Options) -> Plan:
-        """Every cell, and the control on the first."""
+        """Every cell, then the controls."""
         numbers = itertools.count(1)
         cells = [RefundCell(play, next(numbers), has_twin=play.twin is not None) for play in self.plays]
-        control = "resend_without_lookup"
-        cells.append(RefundCell(self.plays[0], next(numbers), f"control:{control}", control, "duplicate op"))
-        jobs = [Job(cell.name, partial(run_cell, plan=cell)) for cell in cells]
-        return Plan(jobs=jobs, protections=[control], pictured=cells[0].name)
+        controls = [replace(control, number=next(numbers)) for control in self.controls()]
+        jobs = [Job(cell.name, partial(run_cell, plan=cell)) for cell in (*cells, *controls)]
+        protections = [control.control for control in controls if control.control is not None]
+        return Plan(jobs=jobs, protections=protections, pictured=cells[0].name)
+
+    def controls(self) -> list[RefundCell]:
+        """Each with the finding that must catch it."""
+        return [_control(self.plays[0], "resend_without_lookup", "duplicate op")]
+
+
+def _control(play: Play, name: str, finding: str, **more: Any) -> RefundCell:
+    return RefundCell(play, 0, f"control:{name}", name, finding, **more)
 
 
 class Final(_Stopped):
@@ -79,6 +88,13 @@ class Final(_Stopped):
         "is shown, nothing is duplicated, the destination is reconciled, and the task resumes through recorded state."
     )
     plays = tuple(FINAL)
+
+    def controls(self) -> list[RefundCell]:
+        """Also one of the console, in the cell whose request is lost: when people look nothing has happened."""
+        lie = _control(
+            self.plays[1], "console_takes_sent_for_committed", "console false operation", broken=("console",)
+        )
+        return [*super().controls(), lie]
 
 
 class WorkerStopped(_Stopped):
