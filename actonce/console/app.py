@@ -43,6 +43,7 @@ from actonce.console.state import Console
 from actonce.contracts.errors import ForeignLedger, LedgerUnavailable
 from actonce.ledger.listing import BadCursor
 from actonce.ledger.store import Ledger
+from actonce.serving import BodyDeadline
 from actonce.version import __version__
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def create_app(
         """This process is there. It says nothing about what it needs."""
         return JSONResponse({"status": "ok", "version": __version__})
 
+    app.add_middleware(BodyDeadline, within_s=settings.body_within_s)
     app.include_router(files)
     app.include_router(pages_sign.router)
     if settings.provider is not None:

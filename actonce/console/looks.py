@@ -43,6 +43,7 @@ _LOOKS: dict[str, dict[str, tuple[str, str]]] = {
         "down": ("bad", "cross"),
         "stale": ("wait", "question"),
         "unknown": ("wait", "question"),
+        "nothing_to_ask": ("off", "dash"),
     },
     "approval": {
         "pending": ("wait", "clock"),
@@ -69,6 +70,7 @@ _WORDS = {
     "waiting_for_approval": "waiting for approval",
     "attested": "complete by a person's word",
     "unproven": "complete without evidence",
+    "nothing_to_ask": "nobody can ask",
 }
 
 

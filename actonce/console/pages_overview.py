@@ -49,8 +49,9 @@ async def overview(request: Request) -> HTMLResponse:
         if evaluator is not None
         else "unknown",  # nobody looks whether anything is wrong
         evaluator=evaluator,
-        troubled=[r for r in believed if r.state != "up" and (r.kind, r.state) != ("paging", "unknown")],
-        readings=believed,
+        troubled=[r for r in believed if r.state != "up" and not r.nothing_to_ask],
+        asked=[r for r in believed if not r.nothing_to_ask],
+        unasked=[r for r in believed if r.nothing_to_ask],
         workers=[r for r in believed if r.kind == "pollers"],
         policy=policy,
     )

@@ -38,7 +38,10 @@ class Overview(BaseModel):
     restore_epoch: int
     quarantined: bool
     dependencies: Literal["up", "degraded", "down", "unknown"]
-    not_up: list[str] = Field(description="dependencies that are not known to be up")
+    not_up: list[str] = Field(description="dependencies that are not known to be up, and could be asked")
+    nothing_to_ask: list[str] = Field(
+        description="those of which nobody can know, such as a destination without a route"
+    )
     working: dict[str, readings.Working] = Field(description="task queue → is anyone asking for work there")
     tasks: dict[str, int] = Field(
         description="by state; what is `complete` has evidence of a destination, else it is counted as `attested` "
@@ -120,7 +123,8 @@ async def overview(entry: Shared) -> Overview:
         restore_epoch=heading.restore_epoch,
         quarantined=heading.quarantined,
         dependencies=readings.worst(believed),
-        not_up=[r.name for r in believed if r.state != "up"],
+        not_up=[r.name for r in believed if r.state != "up" and not r.nothing_to_ask],
+        nothing_to_ask=[r.name for r in believed if r.nothing_to_ask],
         working={
             r.name.partition(":")[2]: readings.working(believed, r.name.partition(":")[2])
             for r in believed

@@ -310,6 +310,9 @@ class Dependency(BaseModel):
     how: str
     detail: str | None
     blocks: str | None = Field(description="what cannot proceed while it is not up")
+    nothing_to_ask: bool = Field(
+        description="`unknown`, and nobody can know: a destination without a route, a channel not used yet"
+    )
 
 
 class Dependencies(BaseModel):

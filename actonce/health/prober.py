@@ -250,6 +250,7 @@ class Prober:
                     "read its routes; sends are not tried",
                     "; ".join(words),
                     f"{', '.join(sorted(contract.actions))} at {contract.name}",
+                    {"routes": float(len(states))},
                 )
             )
         return readings

@@ -15,6 +15,7 @@ import pytest
 from fastapi import FastAPI
 
 from actonce.console.headers import CSP
+from actonce.ledger import watch
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger, audit
 from tests.integration.console_bench import console, routes_of, session
@@ -145,3 +146,26 @@ async def take_until(lines: AsyncIterator[str], start: str) -> AsyncIterator[str
         yield line
         if line.startswith(start):
             return
+
+
+async def test_first_page_is_green_beside_what_nobody_can_ask_and_not_beside_what_is_unknown(fresh_dsn: str) -> None:
+    """A relay without a route (mail) would else make every deployment amber for good."""
+    migrate(fresh_dsn)
+    async with Ledger(fresh_dsn) as ledger, console(fresh_dsn, stale_after_s=3600) as (_, http):
+
+        async def reads(name: str, state: str, detail: str = "", **measures: float) -> str:
+            kind = name.partition(":")[0]
+            await watch.set_dependency(
+                ledger, name=name, kind=kind, state=state, how="asked", detail=detail, measures=measures
+            )
+            return (await http.get("/")).text
+
+        for name in ("ledger", "temporal", "watch:evaluator"):
+            await reads(name, "up")
+        page = await reads("destination:mail", "unknown", "it has no route", routes=0)
+        assert "Nothing waits for a person" in page and "all 3 readings of what it needs are up" in page
+        deps = page.split('id="deps"')[1].split("</section>")[0]
+        assert "nobody can ask" in deps and "destination:mail" in deps and "it has no route" in deps
+        assert "nobody can ask" in (await http.get("/dependencies")).text
+        page = await reads("destination:payments", "unknown", "3 of 4 routes answer", routes=4)
+        assert "not everything is known to work" in page and "Nothing waits for a person" not in page

@@ -20,6 +20,7 @@ from actonce.destinations.sandbox import PAYMENTS, SandboxSettings, sandbox_cont
 from actonce.health import Prober, ProbeSettings, Reading, RouteProbe
 from actonce.ledger import records
 from actonce.ledger.migrate import migrate
+from actonce.ledger.readings import believe
 from actonce.ledger.store import Ledger
 from actonce.stack import Stack
 from actonce.testing.waiting import eventually
@@ -207,6 +208,8 @@ async def test_destination_without_a_route_is_unknown(ledger: Ledger) -> None:
     blind = contract.model_copy(update={"routes": ()})
     found = by_name(await prober(ledger, "127.0.0.1:1", contracts=[blind]).probe_once())["destination:payments"]
     assert found.state == "unknown" and "no route" in found.detail
+    shown = {r["name"]: believe(r, 60.0) for r in await records.list_dependencies(ledger)}
+    assert shown["destination:payments"].nothing_to_ask, "it is told as what it is, and not as a trouble"
 
 
 async def test_ledger_away_is_raised_for_it_cannot_be_written(ledger: Ledger) -> None:
