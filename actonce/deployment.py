@@ -40,6 +40,7 @@ class DeploymentSettings(BaseSettings):
     temporal_ui_url: str | None = None
     run_id: str | None = None
     stale_after_s: float = Field(default=30.0, gt=0, description="an older reading of a dependency is not believed")
+    body_within_s: float = Field(default=15.0, gt=0, description="a body that takes longer to arrive gets 408")
 
     @field_validator("second_person", mode="before")
     @classmethod

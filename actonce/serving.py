@@ -1,11 +1,13 @@
 """How our HTTP programs listen: the port is bound before anybody is told of it, and one JSON line tells.
 
 Promises: the ready line names the address that really answers; a port that is taken is a clear error, never another
-port. Does not restart what dies, and writes no access log: addresses may name people.
+port; with `BodyDeadline` nobody who sends a body slowly, or half of one, is waited for longer than that. Does not
+restart what dies, and writes no access log: addresses may name people.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -14,9 +16,49 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 GRACE_S = 5  # requests in progress end by themselves: the ledger's deadline is shorter
+BODY_WITHIN_S = 15.0  # 128 KiB at 70 kbit/s; whoever is waited for holds a connection and what was read of the body
+
+
+class BodyDeadline:
+    """ASGI middleware: a request's body is there within `within_s` of the first look at it, or it is refused (408).
+
+    Nothing of half a body reaches anybody. The connection is closed: what is left of the body is no next request.
+    """
+
+    def __init__(self, app: ASGIApp, within_s: float) -> None:
+        self.app = app
+        self.within_s = within_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        until: float | None = None  # begins with the first look, so that no answer is counted as a slow question
+        whole = False
+
+        async def in_time() -> Message:
+            nonlocal until, whole
+            if whole:
+                return await receive()  # it has ended: this waits for the caller to leave
+            until = until or loop.time() + self.within_s
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError as error:
+                raise HTTPException(
+                    408,
+                    f"The body did not arrive within {self.within_s:g} s; nothing was recorded. Send it again, whole.",
+                    headers={"Connection": "close"},
+                ) from error
+            whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
+            return message
+
+        await self.app(scope, in_time, send)
 
 
 def listen(host: str, port: int, *, program: str) -> socket.socket:

@@ -30,6 +30,7 @@ from actonce.entry.starter import Connect, Starter, connect_by_environment
 from actonce.entry.state import Entry, entry_of
 from actonce.entry.views import Dependencies, Health
 from actonce.ledger.store import Ledger
+from actonce.serving import BodyDeadline
 from actonce.version import __version__
 
 TURN_ENDS_S = 8.0  # the deadlines of Temporal and the ledger (2 s and 4 s), and something on top
@@ -64,6 +65,7 @@ def create_app(
     app = FastAPI(title="actonce entry", version=__version__, description=DESCRIPTION, lifespan=life, redoc_url=None)
     problems.install(app)
     app.add_middleware(BodyLimit, bytes_max=settings.body_bytes_max)
+    app.add_middleware(BodyDeadline, within_s=settings.body_within_s)
 
     @app.get("/health", summary="Is this process there", tags=["service"])
     async def health() -> Health:

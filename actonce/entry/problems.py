@@ -203,6 +203,7 @@ _MEANS = {
     401: "No token, or one that is unknown, expired or revoked.",
     403: "The token does not carry the scope, or speaks for somebody else than the body names.",
     404: "There is no such thing in this ledger.",
+    408: "The body did not arrive in time; nothing was recorded. Send it again, whole.",
     409: "Not now: the first request is still being recorded (Retry-After); a decision or vote was refused (`code`); "
     "or what was decided on has changed.",
     413: "The body is too large; pass a reference and its digest instead.",

@@ -69,7 +69,7 @@ _START: dict[str, Any] = {
             "headers": {"Idempotent-Replayed": {"schema": {"type": "string"}}},
         },
         202: {"description": "It is recorded and will be done, also while Temporal or all workers are down."},
-        **documented(400, 404, 409, 413, 422, 503),
+        **documented(400, 404, 408, 409, 413, 422, 503),
     },
 )
 async def start(task_type: str, request: Request, response: Response, entry: Shared, who: Who) -> TaskView:
