@@ -205,19 +205,25 @@ def _not_stale(row: DictRow, expected_version: int | None) -> None:
 
 
 async def _another_admin(connection: Connection, row: DictRow) -> None:
-    """Refuse to lose the last one who could undo it. Two who do this to each other at once wait for one another."""
+    """Refuse to lose the last one who could undo it."""
+    if await is_last_admin(connection, row):
+        raise PersonRefused(
+            f"{row['name']} is the last one with role admin; give it to somebody else first", code="last_admin"
+        )
+
+
+async def is_last_admin(connection: Connection, row: DictRow) -> bool:
+    """Has nobody else role admin? Asked before it is taken away: two who do this to each other at once wait for one
+    another."""
     if Role.ADMIN not in row["roles"] or row["disabled_at"] is not None:
-        return
+        return False
     await connection.execute("LOCK TABLE actonce.person IN SHARE ROW EXCLUSIVE MODE")
     other = await one(
         connection,
         "SELECT 1 FROM actonce.person WHERE %s = ANY(roles) AND disabled_at IS NULL AND name <> %s",
         (Role.ADMIN, row["name"]),
     )
-    if other is None:
-        raise PersonRefused(
-            f"{row['name']} is the last one with role admin; give it to somebody else first", code="last_admin"
-        )
+    return other is None
 
 
 async def _change(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -27,6 +27,7 @@ from actonce.ledger.people import (
     HASHER,
     as_typed,
     end_sessions,
+    is_last_admin,
     is_password,
     lock_person,
     name_subject,
@@ -85,18 +86,15 @@ async def sign_in(
 
 
 async def sign_in_by_provider(
-    ledger: Ledger, issuer: str, subject: str, name: str, roles: Iterable[Role], *, session_s: float = SESSION_S
+    ledger: Ledger, issuer: str, subject: str, name: str, roles: Collection[Role], *, session_s: float = SESSION_S
 ) -> tuple[Session, str]:
     """Sign in whom an identity provider vouches for: (issuer, subject) is who they are, for ever.
 
     The first time they are added under `name`; each time they have the roles that the provider says, also where that
-    is none: then they are signed out everywhere, and their tokens open nothing. Raises SignInRefused: `no_role`;
-    `taken` (somebody else has that name here); `wrong` (disabled here).
+    is none: then they are signed out everywhere, and their tokens open nothing. Only the last one with role `admin`
+    keeps that beside them, as everywhere, and is signed in with it: else nobody could give it to anybody. Raises
+    SignInRefused: `no_role`; `taken` (somebody else has that name here); `wrong` (disabled here).
     """
-    wanted = sorted(set(roles))
-    if not wanted:
-        await _no_role_any_more(ledger, issuer, subject)
-        raise SignInRefused(f"{issuer} says nothing of {name[:100]!r} that is a role here", code="no_role")
     try:
         async with ledger.transaction() as connection:
             row = await one(
@@ -104,7 +102,10 @@ async def sign_in_by_provider(
                 "SELECT * FROM actonce.person WHERE issuer = %s AND subject = %s FOR UPDATE",
                 (issuer, subject),
             )
-            if row is None:
+            wanted = sorted({*roles, *await _kept(connection, row, roles)})
+            if not wanted:
+                await _no_role_any_more(connection, issuer, subject)
+            elif row is None:
                 row = await one(
                     connection,
                     "INSERT INTO actonce.person (name, issuer, subject, roles, changed_by) VALUES (%s, %s, %s, %s, %s)"
@@ -118,10 +119,11 @@ async def sign_in_by_provider(
                     " version = version + 1 WHERE name = %s RETURNING *",
                     (wanted, issuer, row["name"]),
                 )
-            assert row is not None
-            if row["disabled_at"] is not None:
-                raise SignInRefused(f"{row['name']} is disabled here", code="wrong")
-            return await _begin(connection, person_of(row), issuer, session_s)
+            if wanted:
+                assert row is not None
+                if row["disabled_at"] is not None:
+                    raise SignInRefused(f"{row['name']} is disabled here", code="wrong")
+                return await _begin(connection, person_of(row), issuer, session_s)
     except psycopg.errors.UniqueViolation as error:
         raise SignInRefused(
             f"{issuer} vouches for {name[:100]!r}, and another person has that name here; an administrator has to "
@@ -130,19 +132,27 @@ async def sign_in_by_provider(
         ) from error
     except PersonRefused as error:
         raise SignInRefused(str(error), code="taken") from error
+    raise SignInRefused(f"{issuer} says nothing of {name[:100]!r} that is a role here", code="no_role")
 
 
-async def _no_role_any_more(ledger: Ledger, issuer: str, subject: str) -> None:
+async def _kept(connection: Connection, row: DictRow | None, said: Collection[Role]) -> set[Role]:
+    """What a provider cannot take from somebody: the role that nobody else has and that gives all others."""
+    if row is None or Role.ADMIN in said or not await is_last_admin(connection, row):
+        return set()
+    await audit(connection, "sign_in.last_admin_kept", None, {"person": row["name"], "said": sorted(said)})
+    return {Role.ADMIN}
+
+
+async def _no_role_any_more(connection: Connection, issuer: str, subject: str) -> None:
     """Who is known from before keeps nothing of what the provider takes away."""
-    async with ledger.transaction() as connection:
-        row = await one(
-            connection,
-            "UPDATE actonce.person SET roles = '{}', changed_by = %s, changed_what = 'roles', version = version + 1"
-            " WHERE issuer = %s AND subject = %s AND roles <> '{}' RETURNING name",
-            (issuer, issuer, subject),
-        )
-        if row is not None:
-            await end_sessions(connection, row["name"], f"no role by {issuer}")
+    row = await one(
+        connection,
+        "UPDATE actonce.person SET roles = '{}', changed_by = %s, changed_what = 'roles', version = version + 1"
+        " WHERE issuer = %s AND subject = %s AND roles <> '{}' RETURNING name",
+        (issuer, issuer, subject),
+    )
+    if row is not None:
+        await end_sessions(connection, row["name"], f"no role by {issuer}")
 
 
 async def session_of(ledger: Ledger, value: str, *, idle_s: float = IDLE_S, by_person: bool = True) -> Session | None:

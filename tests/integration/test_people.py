@@ -18,7 +18,7 @@ from actonce.ledger import people, sessions, tokens
 from actonce.ledger.audit_facts import check_facts
 from actonce.ledger.migrate import migrate
 from actonce.ledger.sessions import Limits
-from actonce.ledger.store import Ledger, many
+from actonce.ledger.store import Ledger, many, one
 
 HERE = "192.0.2.7"
 PASSWORD = "correct horse battery"
@@ -255,6 +255,36 @@ async def test_whom_a_provider_gives_no_role_any_more_keeps_none_that_it_gave_be
     assert await sessions.session_of(ledger, value) is None
     gus = await people.get_person(ledger, "gus")
     assert gus is not None and gus.scopes == frozenset()  # so a token of theirs opens nothing either
+
+
+@pytest.mark.parametrize("said", [[Role.VIEWER], []])
+async def test_no_provider_takes_the_last_admins_role_and_any_other_admins_it_does(
+    ledger: Ledger, said: list[Role]
+) -> None:
+    await sessions.sign_in_by_provider(ledger, ISSUER, "sub-6", "hal", [Role.ADMIN])
+    kept, value = await sessions.sign_in_by_provider(ledger, ISSUER, "sub-6", "hal", said)
+    assert kept.person.roles == {Role.ADMIN, *said} and await sessions.session_of(ledger, value) is not None
+    async with ledger.transaction() as connection:
+        told = await one(connection, "SELECT body FROM actonce.audit WHERE kind = 'sign_in.last_admin_kept'")
+    assert told is not None and told["body"] == {"person": "hal", "said": [role.value for role in said]}
+    await people.add_person(ledger, "ida", [Role.ADMIN], password=None, by="hal")
+    if said:
+        after, _ = await sessions.sign_in_by_provider(ledger, ISSUER, "sub-6", "hal", said)
+        assert after.person.roles == set(said)
+    else:
+        with pytest.raises(SignInRefused) as caught:
+            await sessions.sign_in_by_provider(ledger, ISSUER, "sub-6", "hal", said)
+        assert caught.value.code == "no_role" and await sessions.session_of(ledger, value) is None
+
+
+async def test_two_last_admins_whom_a_provider_demotes_at_once_leave_one(ledger: Ledger) -> None:
+    for subject in ("sub-7", "sub-8"):
+        await sessions.sign_in_by_provider(ledger, ISSUER, subject, subject, [Role.ADMIN])
+    await asyncio.gather(
+        *(sessions.sign_in_by_provider(ledger, ISSUER, s, s, [Role.VIEWER]) for s in ("sub-7", "sub-8"))
+    )
+    left = [person for person in await people.list_people(ledger) if Role.ADMIN in person.roles]
+    assert len(left) == 1
 
 
 # tokens -----------------------------------------------------------------------------------------------------------
