@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+from urllib.parse import quote
 
 import structlog
 
@@ -153,11 +154,21 @@ class Pager:
             lines.append("It has been resolved in the meantime; nothing is left to do.")
         elif page["everywhere"] and page.get("sent_at") is not None:
             lines.append("Nobody has acknowledged this yet.")
+        if self.settings.console_url:
+            lines.append(f"Console: {self.settings.console_url.rstrip('/')}{_where(page)}")
         lines.append(f"Seen it? {CLIENT} ack {page['page_id']} --name YOU")
         if self.settings.entry_url:
             lines.append(f"Entry service: {self.settings.entry_url} (ACTONCE_ENTRY_URL)")
         facts = {name: page.get(name) for name in ("incident", "reason", "operation_id", "task_id", "severity")}
         return Message(page["page_id"], page["title"], "\n".join(lines), facts)
+
+
+def _where(page: Mapping[str, Any]) -> str:
+    """The console's page about it: of the operation, else of the task, else the list of alerts and pages."""
+    for kind in ("operation", "task"):
+        if page.get(f"{kind}_id"):
+            return f"/{kind}s/{quote(page[f'{kind}_id'], safe='')}"
+    return "/alerts"
 
 
 def _state(last: str | None) -> Health:

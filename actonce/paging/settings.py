@@ -25,6 +25,7 @@ class PagingSettings(BaseSettings):
     page_retry_s: float = Field(default=1.0, gt=0, description="pause of a channel after a failure; doubles each time")
     page_retry_max_s: float = Field(default=60.0, gt=0)
     entry_url: str | None = Field(default=None, description="told in each page, for whoever acts on it")
+    console_url: str | None = Field(default=None, description="where people find the console: each page links into it")
 
     @field_validator("page_urls", "page_warning_urls", mode="before")
     @classmethod

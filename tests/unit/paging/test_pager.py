@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from actonce.paging import ChannelError, Pager, PagingSettings
 from actonce.paging.channels import Message
 from actonce.paging.pager import open_settings
@@ -130,6 +132,23 @@ async def test_page_tells_how_to_acknowledge_it_and_where_the_entry_is() -> None
     await Pager(box, QUICK, [good]).deliver_once()
     assert "python -m actonce.client ack 4 --name YOU" in good.got[0].body
     assert "http://entry" in good.got[0].body
+
+
+@pytest.mark.parametrize(
+    ("about", "path"),
+    [
+        ({"operation_id": "op1_a b", "task_id": "t/refund/1"}, "/operations/op1_a%20b"),
+        ({"operation_id": None, "task_id": "t/refund/1"}, "/tasks/t%2Frefund%2F1"),
+        ({}, "/alerts"),
+    ],
+)
+async def test_page_links_to_what_it_is_about_where_there_is_a_console(about: dict[str, Any], path: str) -> None:
+    box, with_, without = Box([page(4) | about]), Tongue("with"), Tongue("without")
+    settings = PagingSettings(page_urls=(), console_url="https://ops.example/")
+    await Pager(box, settings, [with_]).deliver_once()
+    assert f"Console: https://ops.example{path}\n" in with_.got[0].body
+    await Pager(Box([page(4) | about]), QUICK, [without]).deliver_once()
+    assert "Console:" not in without.got[0].body
 
 
 async def test_channel_that_hangs_keeps_no_later_page_from_the_others() -> None:
