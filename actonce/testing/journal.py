@@ -8,6 +8,7 @@ Nothing of it is offered over the control interface: the system under test canno
 from __future__ import annotations
 
 import json
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ def iso_utc(moment: datetime) -> str:
 
 
 class Journal:
-    """Appends to one file. Orders continue where an existing file stopped."""
+    """Appends to one file, which only its owner may read. Orders continue where an existing file stopped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,7 +29,9 @@ class Journal:
         if path.exists():
             with path.open("rb") as old:
                 self._order = sum(1 for _ in old)
-        self._file = path.open("a", encoding="utf-8")
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.fchmod(descriptor, 0o600)  # one that was there before, too: what it holds is about people
+        self._file = os.fdopen(descriptor, "a", encoding="utf-8")
 
     def write(self, kind: str, **fields: Any) -> int:
         """Append one event and return its order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,14 @@ from actonce.contracts.errors import Unknown
 from actonce.evidence.journal import journal_events
 from actonce.evidence.lines import parse_line
 from drills.world.client import World
-from tests.unit.world.helpers import SECRET, destination, eventually, lookup_for, make_call, read_all
+from tests.unit.world.helpers import SECRET, destination, eventually, lookup_for, make_call, read_all, running_world
+
+
+async def test_only_its_owner_may_read_it_also_where_it_was_there_before(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").touch(mode=0o644)
+    for folder in (tmp_path, tmp_path / "new"):
+        async with running_world(folder) as world:
+            assert world.journal_path.stat().st_mode & 0o777 == 0o600
 
 
 async def test_every_line_becomes_evidence(world: World) -> None:
