@@ -23,6 +23,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=DOC, rich_mar
 
 @app.callback()
 def options(
+    context: typer.Context,
     token: Annotated[
         str | None,
         typer.Option(
@@ -37,4 +38,4 @@ def options(
     ] = None,
 ) -> None:
     """Who is asking: without either, the stack of this folder tells."""
-    given.token, given.token_file = token, token_file
+    given.token, given.token_file, given.at_the_end = token, token_file, context.call_on_close

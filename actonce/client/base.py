@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +50,7 @@ class Given:
 
     token: str | None = None
     token_file: Path | None = None
+    at_the_end: Callable[[Callable[[], None]], object] | None = None  # where what a command has opened is closed
 
 
 given = Given()
@@ -72,6 +74,8 @@ class Entry:
         token = _token_for(self.url)
         shown = {"Authorization": f"Bearer {token}"} if token else {}
         self.http = httpx.Client(base_url=self.url, timeout=REQUEST_TIMEOUT_S, trust_env=outside, headers=shown)
+        if given.at_the_end is not None:
+            given.at_the_end(self.http.close)
 
     def get(self, path: str, **params: Any) -> Any:
         wanted = {name: value for name, value in params.items() if value is not None}

@@ -36,6 +36,8 @@ def overview(entry: EntryUrl = None, as_json: AsJson = False) -> None:
     for queue, working in found["working"].items():
         out.print(f"  anyone working on {escape(queue)}: {working}")
     out.print(f"  dependencies: {found['dependencies']} {escape(', '.join(found['not_up']))}".rstrip())
+    if found["nothing_to_ask"]:
+        out.print(f"  nobody can ask: {escape(', '.join(found['nothing_to_ask']))}")
     return None
 
 

@@ -155,6 +155,7 @@ def dependencies(entry: EntryUrl = None, as_json: AsJson = False) -> None:
     for one in found["dependencies"]:
         age = "" if one["age_s"] is None else f"{one['age_s']:.0f} s ago"
         one["state"] += f" (was {one['last_reading']})" if one["last_reading"] else ""
+        one["state"] += " (nobody can ask)" if one["nothing_to_ask"] else ""
         one["read"] = age
     out.print(f"[bold]{found['state']}[/bold]")
     table(found["dependencies"], ("name", "state", "read", "detail", "blocks"))

@@ -61,6 +61,9 @@ def show_operation(record: dict[str, Any]) -> None:
     for d in record["decisions"]:
         said = d["result"] or "not consumed yet"
         out.print(f"    decision {d['decision_id']}: {d['decision']} by {escape(d['name'])}: {said}")
+        if d["second_at"]:
+            verb = "agreed" if d["second_agrees"] else "declined"
+            out.print(f"      {escape(d['second_name'])} {verb} {at(d['second_at'])}: {escape(d['second_why'] or '')}")
     for step in record["what_to_do"]:
         out.print(f"  do: {escape(step)}")
 
