@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -311,11 +312,16 @@ async def test_dangerous_decision_waits_for_somebody_else_and_never_for_who_made
             assert (await press(bo, page_of(operation), address, agrees="yes", why=" ")).status_code == 422
             page = await goes_to(bo, await press(bo, page_of(operation), address, agrees="yes", why="the same line"))
             assert "You agreed" in page and address not in page
+            assert "mark committed</strong> by Ada" in page and "Bo agreed" in page and ": the same line" in page
             await goes_to(ada, await decide(ada, other, **committed(other)))
             (row,) = await decisions(two, other)
             address = f"{page_of(other)}/decisions/{row['decision_id']}/second"
             page = await goes_to(bo, await press(bo, page_of(other), address, agrees="no", why="another customer"))
             assert form_of(page, f"{page_of(other)}/decisions", action="mark_committed")  # free for another decision
+            assert "The decision is declined" in page and "Bo declined" in page and ": another customer" in page
+            for one, verb, why in ((operation, "Agreed to", "the same line"), (other, "Declined", "another customer")):
+                told = (await ada.get(f"/tasks/{quote(one.task_id, safe='')}")).text
+                assert "Decided: mark_committed" in told and f"{verb}: mark_committed" in told and why in told
             late = await ada.post(address, data={"csrf": csrf_of(mine), **stamped(other), "why": "x", "agrees": "yes"})
             assert late.status_code == 409 and "declined by Bo" in late.text
         (row,) = await decisions(two, operation)
