@@ -17,6 +17,7 @@ from actonce.contracts.people import Role
 from actonce.stack import Stack
 from actonce.testing.browser import open_browser
 from tests.browser.staged import Staged, staged
+from tests.browser.visiting import NAMES
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images" / "console"
 WIDE, PHONE = {"width": 1180, "height": 760}, {"width": 390, "height": 780}
@@ -72,6 +73,9 @@ async def pages(browser: Browser, console: Staged, album: Album) -> None:
         await album.take(page, "approval", f"/approvals/{console.stage.approvals['large']}")
         for name in ("tasks", "approvals", "dependencies", "release", "credentials", "audit", "restore"):
             await album.take(page, name, f"/{name}")
+        for name in ("policy", "people", "tokens", "you", "procedures"):
+            await album.take(page, name, f"/{name}")
+        await album.take(page, "person", f"/people/{NAMES[Role.OPERATOR]}")
         await page.goto("/search")
         await page.get_by_label("A whole name").fill("re_ada_refund")
         await album.take(page, "search")

@@ -73,3 +73,10 @@ def test_every_rule_and_section_that_code_cites_is_explained() -> None:
         for file in (ROOT / folder).rglob("*.py"):
             cited |= set(re.findall(r"\bR\d{1,2}\b|§\d(?:\.\d+)?", file.read_text("utf-8")))
     assert cited - explained == set(), "explain them in docs/concepts/rules.md"
+
+
+def test_every_picture_of_the_console_is_shown_somewhere_and_can_be_taken_anew() -> None:
+    there = {file.stem for file in (ROOT / "docs/images/console").glob("*.png")}
+    shown = {name for page in PAGES for name in re.findall(r"images/console/([\w-]+)\.png", page.read_text("utf-8"))}
+    taking = (ROOT / "tests/browser/pictures.py").read_text(encoding="utf-8")
+    assert there == shown and [name for name in there if f'"{name}"' not in taking] == []
