@@ -28,8 +28,8 @@ drill: doctor ## break a real deployment on purpose: `final` and the quick set o
 drills: doctor ## the whole catalogue (FULL=1: every cell)
 	$(PY) -m drills run --all $(if $(FULL),--full) $(if $(KEEP),--keep) $(ARGS)
 
-test: doctor ## all tests, shared by two processes (WORKERS=0: in one)
-	$(PY) -m pytest -n $(or $(WORKERS),2) $(ARGS)
+test: doctor ## all tests (WORKERS=2: shared by two processes, for a machine with cores to spare)
+	$(PY) -m pytest $(if $(WORKERS),-n $(WORKERS)) $(ARGS)
 
 unit: setup ## only the tests that start no server
 	$(PY) -m pytest tests/unit $(ARGS)

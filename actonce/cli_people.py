@@ -69,7 +69,7 @@ ADMIN_FILE = "admin.password"
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
     """What cannot be done is said in a sentence."""
     try:
         yield
@@ -78,7 +78,7 @@ def _told() -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
-def _on_ledger(dsn: str | None, work: Callable[[Ledger], Awaitable[T]]) -> T:
+def on_ledger(dsn: str | None, work: Callable[[Ledger], Awaitable[T]]) -> T:
     from actonce.ledger.store import Ledger
 
     async def run() -> T:
@@ -86,7 +86,7 @@ def _on_ledger(dsn: str | None, work: Callable[[Ledger], Awaitable[T]]) -> T:
             await ledger.identity()
             return await work(ledger)
 
-    with _told():
+    with told():
         return asyncio.run(run())
 
 
@@ -112,10 +112,10 @@ def add_person(name: Name, role: Roles, by: By, dsn: Dsn = None) -> None:
     """Let somebody sign in; the password is read from standard input. (Who comes by a provider is added by it.)"""
     from actonce.ledger import people
 
-    with _told():
+    with told():
         roles = checked_roles(role)
     password = _password()
-    person = _on_ledger(dsn, lambda ledger: people.add_person(ledger, name, roles, password=password, by=by))
+    person = on_ledger(dsn, lambda ledger: people.add_person(ledger, name, roles, password=password, by=by))
     out.print(f"{escape(person.name)} may sign in as {', '.join(sorted(person.roles))}", soft_wrap=True)
 
 
@@ -124,9 +124,9 @@ def set_roles(name: Name, role: Roles, by: By, dsn: Dsn = None) -> None:
     """Give a person these roles and no others. The entry knows within seconds, pages at once."""
     from actonce.ledger import people
 
-    with _told():
+    with told():
         roles = checked_roles(role)
-    person = _on_ledger(dsn, lambda ledger: people.set_roles(ledger, name, roles, by=by))
+    person = on_ledger(dsn, lambda ledger: people.set_roles(ledger, name, roles, by=by))
     out.print(f"{escape(person.name)} is {', '.join(sorted(person.roles))} from now on", soft_wrap=True)
 
 
@@ -136,7 +136,7 @@ def set_password(name: Name, by: By, dsn: Dsn = None) -> None:
     from actonce.ledger import people
 
     password = _password()
-    person = _on_ledger(dsn, lambda ledger: people.set_password(ledger, name, password, by=by))
+    person = on_ledger(dsn, lambda ledger: people.set_password(ledger, name, password, by=by))
     out.print(f"{escape(person.name)} has another password and is signed out", soft_wrap=True)
 
 
@@ -145,7 +145,7 @@ def disable(name: Name, by: By, dsn: Dsn = None) -> None:
     """Sign somebody out and let them in no more; their tokens open nothing."""
     from actonce.ledger import people
 
-    person = _on_ledger(dsn, lambda ledger: people.disable(ledger, name, by=by))
+    person = on_ledger(dsn, lambda ledger: people.disable(ledger, name, by=by))
     out.print(f"{escape(person.name)} is disabled and signed out", soft_wrap=True)
 
 
@@ -154,7 +154,7 @@ def enable(name: Name, by: By, dsn: Dsn = None) -> None:
     """Let a disabled person in again."""
     from actonce.ledger import people
 
-    person = _on_ledger(dsn, lambda ledger: people.enable(ledger, name, by=by))
+    person = on_ledger(dsn, lambda ledger: people.enable(ledger, name, by=by))
     out.print(f"{escape(person.name)} may sign in again", soft_wrap=True)
 
 
@@ -170,9 +170,9 @@ def show_people(dsn: Dsn = None) -> None:
             p.issuer or ("password" if p.has_password else "nothing"),
             _at(p.disabled_at),
         )
-        for p in _on_ledger(dsn, people.list_people)
+        for p in on_ledger(dsn, people.list_people)
     ]
-    _table(("person", "roles", "signs in by", "disabled"), rows)
+    show_table(("person", "roles", "signs in by", "disabled"), rows)
 
 
 # tokens -----------------------------------------------------------------------------------------------------------
@@ -192,10 +192,10 @@ def create_token(
     """Make a token and print it, once, on standard output."""
     from actonce.ledger import tokens
 
-    with _told():
+    with told():
         scopes = checked_scopes(scope)
     life_s = days * 86400 or None
-    token, value = _on_ledger(
+    token, value = on_ledger(
         dsn, lambda ledger: tokens.create_token(ledger, label, scopes, by=by, person=person, lifetime_s=life_s)
     )
     ends = f"expires {_at(token.expires_at)}" if token.expires_at else "until it is revoked"
@@ -208,7 +208,7 @@ def revoke(token_id: int, by: By, dsn: Dsn = None) -> None:
     """A token opens nothing any more: at the entry within ACTONCE_TOKEN_CACHE_S (5 s)."""
     from actonce.ledger import tokens
 
-    token = _on_ledger(dsn, lambda ledger: tokens.revoke_token(ledger, token_id, by=by))
+    token = on_ledger(dsn, lambda ledger: tokens.revoke_token(ledger, token_id, by=by))
     out.print(f"token {token.token_id} ({escape(token.label)}) is revoked", soft_wrap=True)
 
 
@@ -219,16 +219,16 @@ def show_tokens(dsn: Dsn = None) -> None:
 
     rows = [
         (str(t.token_id), t.label, " ".join(sorted(t.scopes)), t.person or "", _at(t.expires_at), _at(t.revoked_at))
-        for t in _on_ledger(dsn, tokens.list_tokens)
+        for t in on_ledger(dsn, tokens.list_tokens)
     ]
-    _table(("token", "label", "scopes", "person", "expires", "revoked"), rows)
+    show_table(("token", "label", "scopes", "person", "expires", "revoked"), rows)
 
 
 def _at(moment: datetime | None) -> str:
     return moment.strftime("%Y-%m-%d %H:%M %Z") if moment else ""
 
 
-def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def show_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -250,12 +250,12 @@ def provision(
     `admin.password` of a first person `admin`. What is there and good stays. Brings the ledger up to date, as the entry
     does, unless ACTONCE_LEDGER_ID names the one that must be there. Prints what was made, as JSON.
     """
-    with _told():
+    with told():
         if "ACTONCE_LEDGER_ID" not in os.environ:
             from actonce.ledger.migrate import migrate
 
             migrate(dsn or _of_the_stack(), deployment=os.environ.get("ACTONCE_DEPLOYMENT", "default"))
-    made = _on_ledger(dsn, lambda ledger: _provision(ledger, folder.resolve()))
+    made = on_ledger(dsn, lambda ledger: _provision(ledger, folder.resolve()))
     print(json.dumps({"event": "provisioned", "made": made}))
 
 

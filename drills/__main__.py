@@ -25,9 +25,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from actonce.evidence import Verdict, verify
+from actonce.evidence import EvidenceError, Verdict, verify
 from actonce.evidence.record import DRILL_FILE
 from actonce.evidence.result import HASHES_FILE, VERDICT_FILE
+from actonce.evidence.signing import sign as sign_folder
+from actonce.evidence.signing import witness_of
 from actonce.leaving import run_and_leave
 from actonce.stack import Stack, StackError
 from actonce.testing.challenge import NotControlled
@@ -208,12 +210,34 @@ def verify_folder(
     if not folders:
         raise typer.BadParameter(f"{folder} holds neither drill.json nor {RUN_FILE}: it is not an evidence folder")
     found = {str(path): verify(path) for path in folders}
+    for path, (verdict, code) in found.items():
+        found[path] = (verdict.model_copy(update={"witness": witness_of(Path(path))}), code)
     for path, (verdict, _) in found.items():
         if not as_json:
             _tell(path, verdict, Path(path))
+            screen.print(f"    {verdict.witness}", highlight=False, soft_wrap=True, markup=False)
     if as_json:
         print(json.dumps({path: v.model_dump(mode="json") for path, (v, _) in found.items()}, indent=1))
     raise typer.Exit(worst(code for _, code in found.values()))
+
+
+@app.command("sign")
+def sign(
+    folder: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="A drill's evidence folder, or a run's.")
+    ],
+    name: Annotated[str, typer.Option(help="Who you are.")],
+    saw: Annotated[str, typer.Option(help="What you saw, and what you looked at.")],
+) -> None:
+    """Say by name what you saw of a run: beside the folder, with its hash. It proves no identity; it names you."""
+    try:
+        signature = sign_folder(folder, name, saw)
+    except EvidenceError as error:
+        screen.print(f"[bold red]not signed[/]: {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(CODES["invalid"]) from error
+    results = ", ".join(f"{drill} {result}" for drill, result in signature.results.items())
+    screen.print(str(signature), highlight=False, soft_wrap=True, markup=False)
+    screen.print(f"folder {signature.sha256}: {results}", highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command("summary")

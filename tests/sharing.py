@@ -1,4 +1,4 @@
-"""How processes divide the tests of one run (`make test`): by file, and all cases to one of them.
+"""How processes divide the tests of one run (`make test WORKERS=2`): by file, and all cases to one of them.
 
 The cases run side by side in the process that has them (`tests.integration.cases.kit`), and wait most of the time: in
 two processes they would only make each other late.

@@ -1,5 +1,5 @@
-"""Commands about the deployment itself: policy, people, tokens. They only look; whoever has the ledger changes people
-and tokens by `actonce people` and `actonce tokens`, whoever has a browser at the console."""
+"""Commands about the deployment itself: policy, authority, people, tokens. They only look; whoever has the ledger
+changes people, tokens and authority by `actonce`, whoever has a browser people and tokens at the console."""
 
 from __future__ import annotations
 
@@ -31,6 +31,39 @@ def policy(
         for row in found["reasons"]:
             row["actions"] = ", ".join(row["actions"]) or "nothing"
         table(found["reasons"], ("reason", "owner", "severity", "actions", "resumes_when"))
+    return None
+
+
+@app.command()
+def authority(
+    all_: Annotated[bool, typer.Option("--all", help="Also what has ended.")] = False,
+    entry: EntryUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """What task types may do at destinations that are no sandbox: caps, what was used, on which evidence."""
+    found = [a for a in Entry(entry).get("/v1/policy")["authority"] if all_ or a["ended_at"] is None]
+    if as_json:
+        return dump(found)
+    for one in found:
+        state = "in force" if one["in_force"] else "NOT in force"
+        out.print(f"[bold]{escape(one['task_type'])}[/bold] at {escape(one['destination'])}: {state}")
+        caps = {
+            "an hour": (one["in_hour"], one["per_hour_max"]),
+            "in all": (one["uses"], one["count_max"]),
+            "minor units in all": (one["spent_minor"], one["total_max_minor"]),
+        }
+        for what, (used, most) in caps.items():
+            out.print(f"  {used} of {'any number' if most is None else most} {what}")
+        if one["amount_max_minor"] is not None:
+            most = f"{one['amount_max_minor']} minor units in {escape(one['amount_field'])}"
+            out.print(f"  one operation: at most {most}")
+        out.print(f"  until {at(one['expires_at'])}, by {escape(one['granted_by'])}: {escape(one['reason'])}")
+        evidence = f"{one['evidence_digest'][:12]}, signed by {escape(one['signed_by'])}: {escape(one['saw'])}"
+        out.print(f"  evidence {evidence}")
+        if one["ended_at"]:
+            out.print(f"  ended {at(one['ended_at'])} by {escape(one['ended_by'])}: {escape(one['ended_why'])}")
+    if not found:
+        out.print("no task type has authority anywhere; sandboxes need none")
     return None
 
 

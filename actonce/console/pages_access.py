@@ -19,7 +19,7 @@ from actonce.console.rendering import page
 from actonce.console.state import console_of
 from actonce.contracts.people import PASSWORD_LENGTH_MIN, SCOPES_OF, Person, Role, Scope
 from actonce.contracts.reasons import POLICIES
-from actonce.ledger import browse, changes, tokens
+from actonce.ledger import authority, browse, changes, tokens
 from actonce.ledger import people as ledger_people
 from actonce.ledger import policy as ledger_policy
 
@@ -78,7 +78,7 @@ async def you(request: Request) -> HTMLResponse:
 
 @router.get("/policy")
 async def policy(request: Request) -> HTMLResponse:
-    """Contracts as workers recorded them, second persons, reason codes."""
+    """Contracts as workers recorded them, authority, second persons, reason codes."""
     console = console_of(request)
     found = await ledger_policy.contracts(console.ledger)
     return await page(
@@ -86,6 +86,7 @@ async def policy(request: Request) -> HTMLResponse:
         "policy.html",
         contracts=[one for one in found if one.newest],
         older=[one for one in found if not one.newest],
+        authority=await authority.standing(console.ledger),
         second_person=console.settings.second_person,
         policies=list(POLICIES.values()),
     )

@@ -23,7 +23,9 @@ from actonce.contracts.errors import ContractError
 from actonce.contracts.identity import KeyFormat
 from actonce.contracts.payload import business_fields, natural_key, payload_digest
 
-_LATER = frozenset({"approvals", "principal", "credentials", "natural_keys", "reversals"})
+_LATER = frozenset({"approvals", "principal", "credentials", "natural_keys", "reversals", "sandbox"})
+# What a controlled stand-in must have of its own: that it is one, and as whom it is used.
+_OF_A_STAND_IN = frozenset({"sandbox", "account", "principal"})
 
 
 class _Frozen(BaseModel):
@@ -172,6 +174,7 @@ class Contract(_Frozen):
     atomic_batch: bool = False  # one call that makes several objects is one operation only if this is true
     approvals: tuple[ApprovalRule, ...] = ()  # which actions people must approve first; the strictest rule counts
     principal: str | None = None  # as whom the destination sees us; None: as the account
+    sandbox: bool = False  # a stand-in without effects in the world: it needs no authority, and drills may use it
 
     @model_validator(mode="after")
     def _true(self) -> Contract:
@@ -181,13 +184,33 @@ class Contract(_Frozen):
     @cached_property
     def digest(self) -> str:
         """`c1:` + hex SHA-256 over the canonical form; a changed contract has another digest."""
+        return f"c1:{hashlib.sha256(rfc8785.dumps(self._canonical())).hexdigest()}"
+
+    @cached_property
+    def promise_digest(self) -> str:
+        """`s1:` + hex SHA-256 over what is promised: equal for a destination and a controlled stand-in of it.
+
+        Left out is what the two cannot share: `sandbox`, and as whom each is used (`account`, `principal`). Of the
+        labels of paths, stores and credentials only which of them are the same one counts, not what they are called.
+        Everything else counts: times, bounds, keys, routes, answers, who must approve.
+        """
+        body = {k: v for k, v in self._canonical().items() if k not in _OF_A_STAND_IN}
+        for label in ("network", "store", "credential"):
+            seen: dict[str, int] = {}
+            for path in (body["write"], *body["routes"]):
+                path[label] = seen.setdefault(path[label], len(seen))
+            if label == "credential":
+                for use in body.get("credentials", ()):
+                    use["name"] = seen.get(use["name"], use["name"])
+        return f"s1:{hashlib.sha256(rfc8785.dumps(body)).hexdigest()}"
+
+    def _canonical(self) -> dict[str, Any]:
         body = self.model_dump(mode="json")
         body["actions"], body["reversals"] = sorted(body["actions"]), sorted(body["reversals"])
         for name, codes in body["answers"].items():
             body["answers"][name] = sorted(codes)
         # Fields that came later and are not used leave the digest of a contract as it was.
-        body = {k: v for k, v in body.items() if v or k not in _LATER}
-        return f"c1:{hashlib.sha256(rfc8785.dumps(body)).hexdigest()}"
+        return {k: v for k, v in body.items() if v or k not in _LATER}
 
     def digest_of(self, action: str, fields: Mapping[str, Any], account: str | None = None) -> str:
         """The payload digest of business fields at this destination: of what is asked, or of what a route shows."""

@@ -174,6 +174,10 @@ class AccessRefused(ActonceError):
         self.code = code
 
 
+class AuthorityRefused(ActonceError):
+    """Authority at a destination that may not be given, lowered or withdrawn so. Nothing was changed."""
+
+
 class DecisionRefused(ActonceError):
     """An operator's decision that may not be taken (now)."""
 

@@ -172,6 +172,20 @@ _ROWS: Sequence[Policy] = (
         _GATE,
     ),
     Policy(
+        R.NO_AUTHORITY,
+        "whoever grants authority",
+        "this task type has no authority at a destination that is no sandbox",
+        "authority was granted on signed evidence and the operation is resumed",
+        _GATE,
+    ),
+    Policy(
+        R.AUTHORITY_CAP,
+        "whoever grants authority",
+        "one more operation would be beyond a cap of the task type's authority",
+        "the cap allows it (an hour has passed, or it was raised) and the operation is resumed",
+        _GATE,
+    ),
+    Policy(
         R.DEADLINE_PASSED,
         "owner of the task type",
         "the task's deadline was over before anything was sent",

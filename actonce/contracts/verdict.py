@@ -48,6 +48,8 @@ class Reason(StrEnum):
     CREDENTIAL_REVOKED = "credential_revoked"
     CREDENTIAL_UNAVAILABLE = "credential_unavailable"
     NOT_AUTHORISED = "not_authorised"
+    NO_AUTHORITY = "no_authority"  # for this task type at this destination
+    AUTHORITY_CAP = "authority_cap"
     DEADLINE_PASSED = "deadline_passed"
     # A task waits without an operation.
     APPROVAL_PENDING = "approval_pending"

@@ -192,7 +192,7 @@ def sandbox_contract(shape: _Shape, kind: LateArrivalKind, settings: SandboxSett
     )
     declared: dict[str, Any] = {
         "name": shape.name,
-        "version": 1,
+        "version": 2,
         "actions": frozenset({shape.action}),
         "account": settings.account,
         "object_kind": shape.kind,
@@ -211,6 +211,7 @@ def sandbox_contract(shape: _Shape, kind: LateArrivalKind, settings: SandboxSett
         "processing_bound_s": settings.processing_bound_s,
         "clock_skew_s": settings.clock_skew_s,
         "has_beacon": True,
+        "sandbox": True,
     }
     return Contract.model_validate(declared | settings.contracts.get(shape.name, {}))
 
@@ -477,7 +478,8 @@ def _mail(settings: SandboxSettings) -> Destination:
     if parts.scheme != "smtp" or parts.hostname is None or parts.port is None:
         raise ContractError(f"listener mail must be smtp://host:port, got {settings.url('mail')!r}")
     timing = Timing.model_validate(DRILL_TIMING | settings.timing)
-    contract = mail_contract("mail", settings.account, timing, **settings.contracts.get("mail", {}))
+    changes = {"version": 2, "sandbox": True} | settings.contracts.get("mail", {})
+    contract = mail_contract("mail", settings.account, timing, **changes)
     smtp = SmtpSettings(parts.hostname, parts.port, sender=f"{settings.account}@sandbox.invalid")
     return mail_destination(contract, smtp)
 

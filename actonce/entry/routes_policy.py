@@ -1,4 +1,4 @@
-"""What this deployment's policy is: contracts as workers recorded them, second persons, the table of reason codes.
+"""What this deployment's policy is: contracts as workers recorded them, authority, second persons, reason codes.
 
 Promises: only what is on record or set here; nothing is computed that the system does not itself go by. Reads only.
 """
@@ -18,6 +18,7 @@ from actonce.contracts.reasons import POLICIES, Severity
 from actonce.entry.access import guarded_router, needs
 from actonce.entry.problems import documented
 from actonce.entry.state import Entry, entry_of
+from actonce.ledger import authority
 from actonce.ledger import policy as ledger_policy
 
 router = guarded_router("/v1", "policy")
@@ -48,17 +49,48 @@ class ReasonView(BaseModel):
     procedure: str = Field(description="path in the repository")
 
 
+class AuthorityView(BaseModel):
+    """What a task type may do at a destination that is no sandbox, what it was given on, and what was used of it."""
+
+    authority_id: int
+    destination: str
+    task_type: str
+    in_force: bool = Field(description="not ended, not expired, and given for this release")
+    amount_field: str
+    amount_max_minor: int | None = Field(description="of one operation, in minor units; null, here and below: no cap")
+    per_hour_max: int | None
+    count_max: int | None = Field(description="of all operations that were ever permitted")
+    total_max_minor: int | None
+    uses: int = Field(description="operations permitted so far, under this authority and those before it")
+    in_hour: int
+    spent_minor: int
+    granted_at: datetime
+    granted_by: str
+    reason: str
+    expires_at: datetime
+    ended_at: datetime | None
+    ended_by: str | None
+    ended_why: str | None
+    contract_digest: str
+    release: str
+    evidence_digest: str = Field(description="sha256 of the evidence folder")
+    evidence_at: datetime
+    signed_by: str
+    saw: str
+
+
 class PolicyReport(BaseModel):
     """Everything that decides what may run and who must agree."""
 
     second_person: list[DecisionAction] = Field(description="decisions that somebody else must confirm")
     contracts: list[ContractView] = Field(description="newest of each destination first")
+    authority: list[AuthorityView] = Field(description="newest first; a destination that is a sandbox needs none")
     reasons: list[ReasonView]
 
 
 @router.get(
     "/policy",
-    summary="The deployment's policy: contracts, second persons, reason codes",
+    summary="The deployment's policy: contracts, authority, second persons, reason codes",
     response_model=PolicyReport,
     responses=documented(503),
     openapi_extra=needs(Scope.READ),
@@ -68,6 +100,7 @@ async def policy(entry: Shared) -> PolicyReport:
     return PolicyReport(
         second_person=list(entry.settings.second_person),
         contracts=[_contract(one) for one in await ledger_policy.contracts(entry.ledger)],
+        authority=[AuthorityView.model_validate(row) for row in await authority.standing(entry.ledger)],
         reasons=[
             ReasonView(
                 reason=row.reason.value,

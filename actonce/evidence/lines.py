@@ -15,6 +15,7 @@ from actonce.evidence.lines_caller import (
     CallerApproval,
     CallerAttempt,
     CallerAudit,
+    CallerContract,
     CallerHold,
     CallerMemory,
     CallerOperation,
@@ -325,7 +326,7 @@ _LINES: tuple[type[Line], ...] = (
     ProcessState, Exited, Observation, Page, Note, SelfTest, EarlyResumeRefused, EarlyResumeAccepted, Decision,
     Authority, ProbeOperation, Quiet, End, CallerOperation, CallerAttempt, CallerReading, CallerVerdict, CallerHold,
     CallerMemory,
-    CallerTask, CallerRelease, CallerAudit, AuditCopy, View, ConsoleSaid, Picture, ApprovalShown,
+    CallerTask, CallerContract, CallerRelease, CallerAudit, AuditCopy, View, ConsoleSaid, Picture, ApprovalShown,
     CallerApproval,
 )  # fmt: skip
 KINDS: dict[tuple[str, str], type[Line]] = {(line.of_source, line.of_kind): line for line in _LINES}

@@ -16,6 +16,7 @@ class CallerOperation(Line):
     of_kind: ClassVar[str] = "operation"
     operation_id: str
     destination: str
+    contract_digest: str | None = None  # under which it was begun; see the `contract` lines
     state: str
     reason: str | None
     verdict: str | None
@@ -27,6 +28,16 @@ class CallerOperation(Line):
     completed_at: str | None  # when the ledger moved to a final state; committed_at may be the destination's time
     completion: str | None = None
     receipt: dict[str, Any] | None = None
+
+
+class CallerContract(Line):
+    """A contract that operations of this cell were begun under, as its worker registered it."""
+
+    of_source: ClassVar[str] = "caller"
+    of_kind: ClassVar[str] = "contract"
+    name: str
+    digest: str
+    body: dict[str, Any]
 
 
 class CallerAttempt(Line):

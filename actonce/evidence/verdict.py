@@ -15,6 +15,7 @@ from pydantic import Field
 from actonce.evidence.record import LeftOut, Strict
 
 SCHEMA_FILE = Path(__file__).with_name("verdict.schema.json")
+MACHINE_ONLY = "machine-witnessed only"  # nobody signed the folder
 EXIT_CODES = {"passed": 0, "failed": 1, "invalid": 3}
 
 
@@ -168,6 +169,7 @@ class Verdict(Strict):
     comparison: list[ArmRates] = Field(default_factory=list)
     recovery: list[Recovery] = Field(default_factory=list)
     left_out: list[LeftOut] = Field(default_factory=list)
+    witness: str = MACHINE_ONLY  # who signed the folder; nobody can have when verdict.json is written
 
     @property
     def exit_code(self) -> int:

@@ -224,6 +224,23 @@ REQUIRED: Sequence[Required] = (
         again=True,
     ),
     Required(
+        "authority.granted",
+        "audit_authority_granted",
+        "authority",
+        ("authority_id",),
+        "a task type is given authority at a destination, with caps",
+        same=("destination", "task_type", "granted_by", "evidence_digest"),
+    ),
+    Required(
+        "authority.ended",
+        "audit_authority_ended",
+        "authority",
+        ("authority_id",),
+        "an authority is withdrawn, replaced, or found expired",
+        "t.ended_at IS NOT NULL",
+        ("ended_by", "ended_why"),
+    ),
+    Required(
         "ledger.epoch", "audit_identity", "identity", ("ledger_id",), "a restore, or the end of a quarantine", None
     ),
 )

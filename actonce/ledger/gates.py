@@ -16,7 +16,7 @@ from actonce.contracts.commands import CLIENT
 from actonce.contracts.contract import Contract
 from actonce.contracts.credential import Lease, NoLease
 from actonce.contracts.verdict import Reason
-from actonce.ledger import approvals, authorising, pages
+from actonce.ledger import approvals, authorising, authority, pages
 from actonce.ledger.approvals import Approval
 from actonce.ledger.store import Connection, Operation, one, utc
 
@@ -52,10 +52,16 @@ async def check(
     leased_until = await authorising.check(connection, operation, contract, lease)
     if isinstance(leased_until, NoLease):
         return Refusal(leased_until.reason, leased_until.words, stale_lease=leased_until.stale)
+    allowed = await authority.check(connection, operation, row["task_type"], contract)
+    if isinstance(allowed, authority.Denied):
+        return Refusal(allowed.reason, allowed.words)
     approved = await _approved(connection, operation, contract, proposal, row["declined"])
     if isinstance(approved, Refusal):
         return approved
-    limits = [latest for latest in (deadline, leased_until, approved.latest) if latest is not None]
+    if allowed is not None:
+        await authority.count(connection, operation, allowed)
+    allowed_until = allowed.latest if allowed is not None else None
+    limits = [at for at in (deadline, leased_until, allowed_until, approved.latest) if at is not None]
     return Pass(latest=min(limits, default=None))
 
 
@@ -147,7 +153,7 @@ async def unmet(connection: Connection, operation: Operation) -> str | None:
         if approval is not None and not approval.in_force:  # none at all: the next permit asks people first
             again = "decide it" if approval.state == "pending" else f"`{CLIENT} renew {approval.approval_id}` first"
             return f"its approval {approval.approval_id} is {approval.state}; {again}"
-    return await authorising.unmet(connection, operation)
+    return await authorising.unmet(connection, operation) or await authority.unmet(connection, operation)
 
 
 _APPROVAL = {

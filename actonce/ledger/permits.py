@@ -24,7 +24,7 @@ from actonce.contracts.errors import IntentConflict, PayloadError, SendFenced
 from actonce.contracts.identity import OperationKey, wire_key
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import AttemptFact, Reason
-from actonce.ledger import approvals, authorising, gates, pages
+from actonce.ledger import approvals, authorising, authority, gates, pages
 from actonce.ledger.store import (
     WHERE_KEY,
     Beside,
@@ -109,11 +109,12 @@ WITH intent AS (
     RETURNING operation.*)
 SELECT intent.*, clock_timestamp() AS now, restore_epoch AS current_epoch, quarantined,
     coalesce(asked.cancel_requested, false) AS task_cancelled, asked.deadline AS task_deadline,
+    coalesce(asked.task_type, split_part(intent.task_id, '/', 2)) AS task_type,
     EXISTS (SELECT 1 FROM actonce.approval p WHERE (p.tenant, p.destination, p.action, p.operation_id) =
         (intent.tenant, intent.destination, intent.action, intent.operation_id)
         AND p.state IN ('rejected', 'withdrawn')) AS declined
 FROM intent CROSS JOIN actonce.identity LEFT JOIN LATERAL (
-    SELECT cancel_requested, deadline FROM actonce.task t WHERE t.task_id = intent.task_id FOR KEY SHARE
+    SELECT cancel_requested, deadline, task_type FROM actonce.task t WHERE t.task_id = intent.task_id FOR KEY SHARE
 ) asked ON true
 """
 
@@ -399,7 +400,8 @@ async def check_fence(ledger: Ledger, permit: Permit) -> None:
             connection,
             "SELECT o.state, o.nonce, i.restore_epoch, i.quarantined, clock_timestamp() < o.not_after AS alive,"
             " coalesce((SELECT cancel_requested FROM actonce.task t WHERE t.task_id = o.task_id), false) AS cancelled,"
-            f" {authorising.OVER} AS lease_over, {approvals.TAKEN_BACK} AS taken_back"
+            f" {authorising.OVER} AS lease_over, {approvals.TAKEN_BACK} AS taken_back,"
+            f" {authority.OVER} AS authority_over"
             f" FROM actonce.operation o, actonce.identity i WHERE {WHERE_KEY}",
             identity_params(permit.operation.key),
         )
@@ -418,6 +420,8 @@ async def check_fence(ledger: Ledger, permit: Permit) -> None:
         raise SendFenced(f"{name}: the lease of its permit may not be used: {row['lease_over']}; nothing was sent")
     if row["taken_back"] is not None:
         raise SendFenced(f"{name}: its approval was {row['taken_back']}; nothing was sent")
+    if row["authority_over"]:
+        raise SendFenced(f"{name}: the authority of its permit was withdrawn; nothing was sent")
     if not row["alive"]:
         raise SendFenced(f"{name}: not_after of attempt {permit.attempt} has passed; nothing was sent")
 

@@ -52,6 +52,7 @@ from actonce.testing.sink import Paged, Sink
 from actonce.testing.site import Invalid, Site
 from actonce.testing.tap import Tap
 from actonce.testing.waiting import NeverHappened
+from actonce.version import __version__
 
 TENANT = "drill"
 ONCE = Expected(outcomes=["committed"], effects=(1, 1))
@@ -89,6 +90,7 @@ class DrillPlan:
     env: Mapping[str, str] = field(default_factory=dict)
     honours_keys: bool = False  # of the destinations
     settle_s: float = 60.0  # until every task has ended or is held, after the body
+    keep: Path | None = None  # each test's evidence is copied there, under its name; what is there stays
 
 
 @dataclass(frozen=True)
@@ -357,7 +359,7 @@ def _record(name: str, plan: DrillPlan) -> DrillRecord:
         seed=0,
         started_at=utc_now(),
         commit="unknown",
-        versions={"python": platform.python_version(), "platform": platform.platform()},
+        versions={"actonce": __version__, "python": platform.python_version(), "platform": platform.platform()},
         config={"worker": list(plan.worker), "workers": plan.workers},
         quick=True,
     )

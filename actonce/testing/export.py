@@ -27,6 +27,7 @@ READER = "actonce-evidence"  # the name of its connection at the server
 FINAL = frozenset({"committed", "refused", "closed"})
 _QUERIES: dict[str, LiteralString] = {
     "operation": "SELECT * FROM actonce.operation ORDER BY created_at",
+    "contract": "SELECT * FROM actonce.contract ORDER BY name, version, first_seen",
     "attempt": "SELECT * FROM actonce.attempt ORDER BY issued_at",
     "acknowledgement": "SELECT * FROM actonce.acknowledgement ORDER BY ack_id",
     "verdict": "SELECT * FROM actonce.verdict ORDER BY verdict_id",
@@ -134,13 +135,19 @@ Place = str | Callable[[Row], str]
 async def export_ledger(reader: LedgerReader, writer: EvidenceWriter, cell: Place, probes: set[str]) -> None:
     """Copy a ledger into the record, as of one moment. Operations of probes are accounted for elsewhere."""
     of = cell if callable(cell) else lambda row: str(cell)
-    found = await reader.at_once("operation", "attempt", "verdict", "hold", "approval", "memory_use", "audit")
+    tables = ("operation", "contract", "attempt", "verdict", "hold", "approval", "memory_use", "audit")
+    found = await reader.at_once(*tables)
     verdicts_of, audit_of = _by_operation(found["verdict"]), _by_operation(found["audit"])
     for row in found["operation"]:
         operation_id = row["operation_id"]
         if operation_id not in probes:
             told = _operation(row, verdicts_of[operation_id], audit_of[operation_id])
             writer.append("caller", "operation", of(row), **told)
+    used = {(row["destination"], row["contract_digest"]) for row in found["operation"]}
+    for row in found["contract"]:
+        if (row["name"], row["digest"]) in used:
+            where = None if callable(cell) else cell
+            writer.append("caller", "contract", where, name=row["name"], digest=row["digest"], body=row["body"])
     for row in found["attempt"]:
         if row["operation_id"] not in probes:
             writer.append("caller", "attempt", of(row), **_attempt(row))
@@ -197,6 +204,7 @@ def _operation(row: Row, verdicts: list[Row], audit: list[Row]) -> Row:
     return {
         "operation_id": row["operation_id"],
         "destination": row["destination"],
+        "contract_digest": row["contract_digest"],
         "state": row["state"],
         "reason": row["reason"] if row["state"] == "held" else None,
         "verdict": mine[-1]["outcome"] if mine else None,

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,6 +103,8 @@ def drilled(controls: Mapping[str, str] | None = None) -> Callable[[Test], Any]:
         @functools.wraps(body)
         async def test(*args: Any, drill: Drill, **others: Any) -> None:
             judged = await _run(functools.partial(body, *args, drill=drill, **others), drill)
+            if drill.plan.keep is not None:  # refused where there is evidence already: that of two runs never mixes
+                shutil.copytree(drill.evidence, drill.plan.keep / re.sub(r"[^\w.-]+", "_", drill.name).strip("_"))
             _conclude(judged, drill)
 
         marked = pytest.mark.asyncio(loop_scope="session")(test)

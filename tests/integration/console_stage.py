@@ -21,10 +21,11 @@ from actonce.contracts.messages import DecisionRequest, TaskReport
 from actonce.contracts.payload import payload_digest
 from actonce.contracts.verdict import Outcome, Reading, Reason, Receipt, Verdict
 from actonce.contracts.verdict import Row as Shown
-from actonce.ledger import alerts, approvals, decisions, memory_use, outcomes, pages, tasks, verdicts, watch
+from actonce.ledger import alerts, approvals, authority, decisions, memory_use, outcomes, pages, tasks, verdicts, watch
 from actonce.ledger.audit_chain import seal_once
 from actonce.ledger.permits import Intent, Owner, Permit, take_permit
 from actonce.ledger.store import Ledger, Operation, lock_operation
+from actonce.version import __version__
 
 MARKUP = '<script>alert("owned")</script><img src=x onerror=alert(1)>"\'&{{7*7}}'
 OWNER = Owner("worker-7.example", "boot", 4242, 1.0)
@@ -53,6 +54,7 @@ CONTRACT = Contract(
         ),
         Route(name="statement", kind="log", network="sftp", store="ledger", credential="bank", lag_s=900),
     ),
+    sandbox=True,
 )
 
 
@@ -207,6 +209,9 @@ async def stage(ledger: Ledger) -> Stage:
     await _asked(on)
     await _remembering(on)
     await _deployment(ledger)
+    shown = authority.Shown(CONTRACT.digest, __version__, "e" * 64, datetime.now(UTC), "ada", "one refund each time")
+    caps, life = authority.Caps(5000, 10, 100), timedelta(days=30)
+    await authority.grant(ledger, "bank", "refund", caps, shown, by="olga", reason="first week", life=life)
     while await seal_once(ledger):
         pass
     return on

@@ -51,6 +51,7 @@ def contract(*, bounded: bool, timing: Timing = DEFAULT) -> Contract:
         write=WritePath(network="n", store="s", credential="c"),
         timing=timing,
         clock_skew_s=0.1,
+        sandbox=True,
     )
 
 

@@ -60,6 +60,7 @@ def contract(**more: Any) -> Contract:
         "timing": TIMING,
         "processing_bound_s": 0,
         "clock_skew_s": 0.05,
+        "sandbox": True,
     }
     return Contract.model_validate(declared | more)
 

@@ -88,6 +88,7 @@ SAYS: dict[str, list[str]] = {
     "credentials": ["payments-writer", "active", "bank-sftp", "expired", "svc-refunds"],
     "policy": ["permit_one_retry", "payments  version 3", "late arrival: bounded", "statement (log)"],
     "policy --reasons": ["route_unavailable", "mark_committed"],
+    "authority": ["refund at bank: in force", "0 of 10 an hour", "0 of any number minor", "signed by ada"],
     "people": ["iris", "approver", "disabled", "password"],
     "tokens": ["nightly", "read", "the deployment"],
 }

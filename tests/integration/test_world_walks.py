@@ -67,10 +67,12 @@ def build(world: World, shape: str) -> Destination:
     urls = {name: world.listeners[f"{shape}.{name}"] for name in ("write", "by_id", "list", "search")}
     if shape == "stripe_like":
         urls["events"] = world.listeners["stripe_like.log"]
-        contract = stripe_like_contract("acct", timing, clock_skew_s=0.1)
+        contract = stripe_like_contract("acct", timing, clock_skew_s=0.1, sandbox=True)
         return StripeLike(contract, RestApi("acct", urls, bearer, client), "prn-acct").destination()
     return GithubLike(
-        github_like_contract("acct", timing, clock_skew_s=0.1), RestApi("acct", urls, bearer, client), "prn-acct"
+        github_like_contract("acct", timing, clock_skew_s=0.1, sandbox=True),
+        RestApi("acct", urls, bearer, client),
+        "prn-acct",
     ).destination()
 
 

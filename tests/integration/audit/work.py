@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from actonce.contracts.approval import ApprovalAct, ApprovalTerms, ApprovalVote, Proposal
 from actonce.contracts.contract import Contract
@@ -14,6 +15,7 @@ from actonce.contracts.verdict import Outcome, Reason, Receipt, Verdict
 from actonce.ledger import (
     alerts,
     approvals,
+    authority,
     decisions,
     listing,
     outcomes,
@@ -29,6 +31,7 @@ from actonce.ledger import (
 from actonce.ledger.alerts import Seen
 from actonce.ledger.permits import Intent, Owner, Permit
 from actonce.ledger.store import Ledger, Operation
+from actonce.version import __version__
 from tests.unit.effects.builders import contract as build_contract
 
 OWNER = Owner("host", "boot", 1, 0.0)
@@ -90,6 +93,7 @@ async def work(ledger: Ledger) -> None:
     _, result = await decisions.consume(ledger, decision, unclear)
     assert result == "applied"
     await let_in_and_out(ledger)
+    await give_and_withdraw_authority(ledger)
     await sound(ledger)
     await ask_people(ledger, held.task_id)
 
@@ -119,6 +123,14 @@ async def ask_people(ledger: Ledger, task_id: str) -> None:
     asked = await approvals.propose(ledger, key, task_id, "asked", proposal)
     await approvals.vote(ledger, asked.approval_id, "approve", ApprovalVote(name="olga", digest=asked.digest))
     await approvals.withdraw(ledger, asked.approval_id, ApprovalAct(name="olga", note="too soon"))
+
+
+async def give_and_withdraw_authority(ledger: Ledger) -> None:
+    """One task type is given authority at a destination, and loses it."""
+    shown = authority.Shown(CONTRACT.digest, __version__, "e" * 64, datetime.now(UTC), "ada", "both reports")
+    caps, life = authority.Caps(count_max=1), timedelta(days=1)
+    await authority.grant(ledger, CONTRACT.name, "refund", caps, shown, by="olga", reason="first week", life=life)
+    await authority.withdraw(ledger, CONTRACT.name, "refund", by="olga", reason="the week is over")
 
 
 async def let_in_and_out(ledger: Ledger) -> None:

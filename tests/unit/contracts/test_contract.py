@@ -214,3 +214,44 @@ def test_contract_that_uses_nothing_new_keeps_the_digest_it_had() -> None:
         clock_skew_s=0.1,
     )
     assert first_release.digest == "c1:40cb404cac256f4ff160550c7b800db8e3e61da86c33ff4e9f66c57d85736f81"
+
+
+def stand_in(**changes: Any) -> Contract:
+    """Of `contract()`: under other names, in another account."""
+    renamed = {
+        "write": WritePath(network="t0", store="t1", credential="t2"),
+        "routes": tuple(
+            r.model_copy(update={name: f"test-{getattr(r, name)}" for name in ("network", "store", "credential")})
+            for r in (BY_ID, LIST)
+        ),
+    }
+    return contract(sandbox=True, account="acct_test", principal="prn_test", **{**renamed, **changes})
+
+
+def test_a_stand_in_makes_the_same_promises_whatever_its_account_and_paths_are_called() -> None:
+    assert stand_in().promise_digest == contract().promise_digest
+    assert stand_in().digest != contract().digest
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"late_arrival": Bounded(transit_s=4, enforced_by="the gateway's request timeout")},
+        {"clock_skew_s": 0.5},
+        {"business_fields": ("amount_minor", "reason")},
+        {"attempts_max": 4},
+        {"completion": "receipt"},
+        {"version": 2},
+        {"write": WritePath(network="t0", store="t1", credential="test-" + LIST.credential)},
+    ],
+    ids=str,
+)
+def test_another_promise_is_no_stand_in(changes: dict[str, Any]) -> None:
+    """Also where a credential is shared that the real one does not share."""
+    declared = {**changes}
+    if "write" in changes:  # shared with the write, it cannot claim to be independent
+        declared["routes"] = tuple(
+            r.model_copy(update={"claims_independence": False, "credential": f"test-{r.credential}"})
+            for r in (BY_ID, LIST)
+        )
+    assert stand_in(**declared).promise_digest != contract().promise_digest

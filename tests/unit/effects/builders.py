@@ -52,6 +52,7 @@ def contract(**more: Any) -> Contract:
         "processing_bound_s": 0.5,
         "clock_skew_s": 0.1,
         "has_beacon": True,
+        "sandbox": True,
     }
     return Contract.model_validate({**base, **more})
 
