@@ -262,6 +262,11 @@ def audit_verify(
         out.print(f"[red]{escape(str(finding))}[/red]", soft_wrap=True)
     where = f", {report.shipped} in {sink}" if sink else ""
     out.print(f"{report.sealed} events sealed, {report.unsealed} not sealed yet{where}", soft_wrap=True)
+    for last, first in report.restored:
+        words = (
+            f"{last + 1} to {first - 1} were skipped by a restore; what was given those numbers is not in this ledger"
+        )
+        out.print(words, soft_wrap=True)
     out.print(f"end {report.end.seq}:{report.end.hash}", soft_wrap=True)
     out.print("whole" if report.whole else f"[red]{len(report.findings)} findings[/red]")
     if not report.whole:

@@ -133,14 +133,19 @@ def _exact(value: Any) -> Any:
 class Walk:
     """Checks a chain event by event, from `after` on. Goes on after a finding, so that one does not hide the next."""
 
-    def __init__(self, after: End) -> None:
+    def __init__(self, after: End, jumps: frozenset[int] = frozenset()) -> None:
+        """`jumps`: numbers at which a restore is on record as having gone on; the hashes must fit there as well."""
         self.end = after
+        self.jumped: list[tuple[int, int]] = []  # (last before, first after) of each jump that was seen
+        self._jumps = jumps
 
     def step(self, event: Sealed) -> list[Finding]:
         """What is wrong between the last event and this one."""
         expected = self.end.seq + 1
         findings = []
-        if event.seq > expected:
+        if event.seq > expected and event.seq in self._jumps and event.previous_hash == self.end.hash:
+            self.jumped.append((self.end.seq, event.seq))
+        elif event.seq > expected:
             missing = f"{expected}" if event.seq == expected + 1 else f"{expected} to {event.seq - 1}"
             findings.append(Finding("gap", f"event {missing} is missing before {event.seq}", expected))
         elif event.seq < expected:

@@ -41,11 +41,16 @@ def may_commit_until(contract: Contract, attempts: Sequence[AttemptFact]) -> tup
 
 
 def reconcile_at(contract: Contract, attempts: Sequence[AttemptFact]) -> datetime | None:
-    """When absent, holds and pages may begin: reconcile-after, counted from the last permit's issue."""
+    """When absent, holds and pages may begin: reconcile-after, counted from the last permit's issue.
+
+    When a permit of a lost interval was issued nobody knows; the end of its life is the latest that it can have been.
+    """
     live = [a for a in attempts if not a.provably_not_sent]
     if not live:
         return None
-    return max(a.issued_at for a in live) + timedelta(seconds=contract.timing.reconcile_after_s)
+    return max(a.not_after if a.lost_interval else a.issued_at for a in live) + timedelta(
+        seconds=contract.timing.reconcile_after_s
+    )
 
 
 def last_bound(contract: Contract, attempts: Sequence[AttemptFact]) -> datetime | None:

@@ -9,6 +9,9 @@ tests explores the very same table, so the two cannot drift apart.
                                 │             │                             │ decisions
                                 v             v                             v
                    committed | acknowledged   (read back) ──> committed     committed | closed | ready
+
+After a restore whatever is not final counts as sent without an answer (`restored`): ready, dispatched and unknown
+become unknown, acknowledged and held stay what they are.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Event(StrEnum):
     PERMIT_ONE_RETRY = "permit_one_retry"
     RESUME = "resume"  # the condition of a gate is met again; only a hold that a gate opened before a permit
     CANCEL = "cancel"  # only before anything was sent
+    RESTORED = "restored"  # R12: the ledger was restored; a permit may have been used of which it knows nothing
 
 
 S, E = State, Event
@@ -85,6 +89,10 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (S.REFUSED, E.RECOUNT_BAD): S.HELD,  # R10 reads again whatever the ending was: two effects may hide behind it
     (S.CLOSED, E.RECOUNT_BAD): S.HELD,
 }
+for _state in (S.READY, S.DISPATCHED, S.UNKNOWN):
+    TRANSITIONS[(_state, E.RESTORED)] = S.UNKNOWN
+for _state in (S.ACKNOWLEDGED, S.HELD):
+    TRANSITIONS[(_state, E.RESTORED)] = _state
 # Acknowledgements are accepted in every state (rule R6); what they lead to depends on whether they contradict.
 for _state in State:
     TRANSITIONS[(_state, E.ACK_CONTRADICTS)] = S.HELD

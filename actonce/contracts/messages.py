@@ -61,6 +61,7 @@ class IssueResult(_Message):
     reason: str | None = None
     detail: str = ""
     retry_in_s: float | None = None
+    quarantined: bool = False  # nothing may be sent before a person has released it; its task waits for that
 
 
 class ReconcileResult(_Message):

@@ -280,6 +280,13 @@ _ROWS: Sequence[Policy] = (
         "a compatible worker is deployed",
         (),
     ),
+    Policy(
+        R.LEDGER_RESTORED,
+        "incident lead",
+        "the ledger was restored and is older than the world: nothing is sent until it has been compared with it",
+        "the sweep of the restore is done and a person has released the task's group",
+        (),
+    ),
 )
 POLICIES: dict[Reason, Policy] = {row.reason: row for row in _ROWS}
 

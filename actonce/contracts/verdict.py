@@ -67,6 +67,7 @@ class Reason(StrEnum):
     NOBODY_WORKS = "nobody_works"
     BACKLOG = "backlog"
     INCOMPATIBLE_WORKER = "incompatible_worker"
+    LEDGER_RESTORED = "ledger_restored"
 
 
 AT_ONCE = frozenset({Reason.PAYLOAD_CONFLICT, Reason.MULTIPLE_MATCHES, Reason.NO_ROUTE})
@@ -137,6 +138,9 @@ class AttemptFact(_Frozen):
     issued_at: datetime
     not_after: datetime
     provably_not_sent: bool = False  # fenced, or a typed not-sent / not-accepted record
+    lost_interval: bool = (
+        False  # presumed, not on record: a restore lost what was permitted; `issued_at` is its earliest
+    )
     # What the contract promised when it was sent; a later version binds no request that is on its way.
     until: datetime | None = None  # T of this attempt
     unbounded: bool = False

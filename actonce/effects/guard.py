@@ -211,6 +211,9 @@ class Operations(MemorySteps):
                     settled = await self._reconcile(request, ref, issued)
                     if settled is not None:
                         return settled
+                elif result.quarantined:
+                    self._note(ref, f"{request.step}: {result.how}")
+                    await self._nudge_after(self._nudges, look_s=_try_again_s(issued))
                 else:
                     await self._pause(result, issued)
         finally:
@@ -321,16 +324,16 @@ class Operations(MemorySteps):
         self._note(ref, f"{request.step}: {seen.words}")
         return seen
 
-    async def _nudge_after(self, nudges: int, *, or_cancelled: bool = False) -> None:
+    async def _nudge_after(self, nudges: int, *, or_cancelled: bool = False, look_s: float = _LOOK_S) -> None:
         """Wait for the next nudge; look at the ledger now and then without one."""
         self._resting += 1
         try:
             await workflow.wait_condition(
                 lambda: self._nudges > nudges or (or_cancelled and self._cancelled),
-                timeout=timedelta(seconds=_LOOK_S),
+                timeout=timedelta(seconds=look_s),
             )
         except TimeoutError:
-            workflow.logger.info("no nudge for %s s; looking at the ledger", _LOOK_S)
+            workflow.logger.info("no nudge for %s s; looking at the ledger", look_s)
         finally:
             self._resting -= 1
 

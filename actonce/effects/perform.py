@@ -114,7 +114,8 @@ async def perform(system: System, request: OperationRequest) -> IssueResult:
         asked_at_s = clocks.now_s()
         permit = await obtain_permit(system, intent, contract, asked_at_s, lease)
     if isinstance(permit, NoPermit):
-        return result_of(permit.operation, how=f"not sent: {permit.why}")
+        result = result_of(permit.operation, how=f"not sent: {permit.why}")
+        return result.model_copy(update={"quarantined": permit.quarantined})
     window = Window(
         f"{intent.key.operation_id} attempt {permit.attempt}",
         system.timer,
@@ -285,8 +286,7 @@ async def _record_unless_stale(
 
 async def _now(system: System, permit: Permit) -> Operation:
     found = await permits.read_own(system.ledger, permit.operation.key, permit.nonce)
-    assert found is not None, "operations are never deleted"
-    return found.operation
+    return found.operation if found is not None else permit.operation  # None: a ledger restored to before its intent
 
 
 _STATUS: dict[State, IssueStatus] = {

@@ -114,15 +114,17 @@ def resend_allowed(contract: Contract, case: Case, verdict: Verdict, operation: 
         return False  # a key is known in the account that it was sent in
     if verdict.reason in (Reason.PAYLOAD_CONFLICT, Reason.MULTIPLE_MATCHES):
         return False
-    assert operation.not_after is not None and operation.issued_at is not None
+    assert operation.not_after is not None
     owner_is_done = now > operation.not_after + timedelta(seconds=2 * contract.clock_skew_s)
     kept_s = contract.keys.retention_s - contract.keys.margin_s
     life_s = contract.timing.permit_lifetime_s + 2 * contract.clock_skew_s
     sent = [a for a in case.facts.attempts if not a.provably_not_sent]
     promised = [a.key_kept_until for a in sent if a.key_kept_until is not None]
     if len(promised) < len(sent):
-        return False  # sent under a contract that registered no key on arrival: it may have carried none
-    kept_until = min([operation.issued_at + timedelta(seconds=kept_s), *promised])
+        return False  # under a contract that registered no key on arrival it may have carried none; of one that was
+        # permitted in a lost interval nobody knows since when its key is kept
+    first_at = min(a.issued_at for a in sent)
+    kept_until = min([first_at + timedelta(seconds=kept_s), *promised])
     kept = now + timedelta(seconds=life_s) < kept_until
     return owner_is_done and kept and len(sent) < contract.attempts_max
 

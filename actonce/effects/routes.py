@@ -38,7 +38,7 @@ def lookup_of(destination: Destination, case: Case) -> Lookup:
         digest=facts.digest,
         account=facts.account,
         object_id=facts.acknowledged_object_id,
-        since=operation.created_at,
+        since=min([operation.created_at, *(a.issued_at for a in facts.attempts)]),  # a restored ledger has it later
         not_after=operation.not_after or operation.created_at,
         deadline_s=destination.contract.timing.read_deadline_s,
     )

@@ -82,6 +82,16 @@ def _namespace_is_missing(error: RPCError) -> bool:
     return any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in details)
 
 
+def _reuse_of(task: Task) -> WorkflowIDReusePolicy:
+    """A run that was terminated or failed may be started again: the operations keep their ids.
+
+    After a restore one that ended well may be, too: the ledger lost what came of it, and finds it again.
+    """
+    if task.restored_in is not None and task.outcome is None:
+        return WorkflowIDReusePolicy.ALLOW_DUPLICATE
+    return WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+
+
 class Starter:
     """One per entry process."""
 
@@ -167,8 +177,7 @@ class Starter:
             id=task.workflow_id,
             task_queue=self.settings.queue_of(task.task_type),
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            # A run that was terminated or failed may be started again: the operations keep their ids.
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+            id_reuse_policy=_reuse_of(task),
             task_timeout=WORKFLOW_TASK_TIMEOUT,
             static_summary=f"{task.task_type} {task.task_key}",
             rpc_timeout=self._rpc_timeout,

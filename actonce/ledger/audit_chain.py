@@ -5,7 +5,9 @@ gets later, here: a gapless number taken in that transaction would make all tran
 sealer sees is a consistent cut, and within it the order of `audit_id` is an order in which causes come before effects:
 whoever changes a row after another transaction did draws its `audit_id` after that one's commit.
 
-Promises: numbers 1..N without gaps, each event once, causes before effects. Sealing may lag; nothing waits for it.
+Promises: numbers 1..N without gaps, each event once, causes before effects. A restore skips the numbers that may have
+been given out after its backup (`identity.audit_from`, told by the event `ledger.epoch`); the hashes go on across that
+gap. Sealing may lag; nothing waits for it.
 Raises LedgerUnavailable; the next turn goes on where this one stopped.
 """
 
@@ -20,6 +22,7 @@ from actonce.contracts.audit import End, Event, Sealed, genesis, seal
 from actonce.ledger.store import Connection, Ledger, many, one
 
 SEAL_MAX = 500  # in one transaction, well within its deadline
+CHAIN_OF: LiteralString = "coalesce(chain_id, ledger_id) AS chain_of"  # a clone goes on with the chain it came with
 COLUMNS: LiteralString = "audit_id, at, kind, tenant, task_id, operation_id, body"
 
 
@@ -35,6 +38,8 @@ async def seal_once(ledger: Ledger, limit: int = SEAL_MAX) -> int:
         if mine is None or not mine["mine"]:
             return 0
         end = await _end(connection)
+        first = await one(connection, "SELECT audit_from FROM actonce.identity")
+        assert first is not None, "actonce.identity is empty"
         rows = await many(
             connection,
             f"SELECT {COLUMNS} FROM actonce.audit WHERE seq IS NULL ORDER BY audit_id LIMIT %s",
@@ -42,7 +47,7 @@ async def seal_once(ledger: Ledger, limit: int = SEAL_MAX) -> int:
         )
         sealed: list[Sealed] = []
         for row in rows:
-            sealed.append(seal(event_of(row), end.seq + 1, end.hash))
+            sealed.append(seal(event_of(row), max(end.seq + 1, first["audit_from"]), end.hash))
             end = End(sealed[-1].seq, sealed[-1].hash)
         if sealed:
             await connection.execute(
@@ -63,9 +68,9 @@ async def _end(connection: Connection) -> End:
     last = await one(connection, "SELECT seq, hash FROM actonce.audit WHERE seq IS NOT NULL ORDER BY seq DESC LIMIT 1")
     if last is not None:
         return End(last["seq"], last["hash"])
-    identity = await one(connection, "SELECT ledger_id FROM actonce.identity")
+    identity = await one(connection, f"SELECT {CHAIN_OF} FROM actonce.identity")
     assert identity is not None, "actonce.identity is empty"
-    return End(0, genesis(str(identity["ledger_id"])))
+    return End(0, genesis(str(identity["chain_of"])))
 
 
 async def chain_end(ledger: Ledger) -> End:
@@ -89,8 +94,8 @@ async def hash_at(ledger: Ledger, seq: int) -> str | None:
     """The hash of one sealed event (of the beginning for 0); None when the chain does not reach that far."""
     async with ledger.transaction() as connection:
         if seq == 0:
-            row = await one(connection, "SELECT ledger_id FROM actonce.identity")
-            return None if row is None else genesis(str(row["ledger_id"]))
+            row = await one(connection, f"SELECT {CHAIN_OF} FROM actonce.identity")
+            return None if row is None else genesis(str(row["chain_of"]))
         row = await one(connection, "SELECT hash FROM actonce.audit WHERE seq = %s", (seq,))
         return None if row is None else str(row["hash"])
 
@@ -134,6 +139,7 @@ class Lag:
     sink: str
     head: int
     shipped: int
+    behind: int  # sealed events that the sink has not confirmed
     unsealed: int
     age_s: float
     failing_s: float | None
@@ -141,7 +147,7 @@ class Lag:
 
     @property
     def waiting(self) -> int:
-        return self.head - self.shipped + self.unsealed
+        return self.behind + self.unsealed
 
 
 async def lag_of(ledger: Ledger, sink: str) -> Lag:
@@ -151,9 +157,10 @@ async def lag_of(ledger: Ledger, sink: str) -> Lag:
             connection,
             "WITH c AS (SELECT coalesce((SELECT seq FROM actonce.audit_cursor WHERE sink = %(sink)s), 0) AS seq)"
             " SELECT c.seq AS shipped, coalesce((SELECT max(seq) FROM actonce.audit WHERE seq IS NOT NULL), 0) AS head,"
+            " (SELECT count(*) FROM actonce.audit WHERE seq > c.seq) AS behind,"
             " (SELECT count(*) FROM actonce.audit WHERE seq IS NULL) AS unsealed,"
             " extract(epoch FROM clock_timestamp() - least((SELECT min(at) FROM actonce.audit WHERE seq IS NULL),"
-            " (SELECT at FROM actonce.audit WHERE seq = c.seq + 1)))::float8 AS age_s,"
+            " (SELECT at FROM actonce.audit WHERE seq > c.seq ORDER BY seq LIMIT 1)))::float8 AS age_s,"
             " (SELECT extract(epoch FROM clock_timestamp() - failing_since)::float8 FROM actonce.audit_cursor"
             " WHERE sink = %(sink)s) AS failing_s,"
             " (SELECT error FROM actonce.audit_cursor WHERE sink = %(sink)s) AS error FROM c",
@@ -161,7 +168,14 @@ async def lag_of(ledger: Ledger, sink: str) -> Lag:
         )
         assert row is not None
         return Lag(
-            sink, row["head"], row["shipped"], row["unsealed"], row["age_s"] or 0.0, row["failing_s"], row["error"]
+            sink=sink,
+            head=row["head"],
+            shipped=row["shipped"],
+            behind=row["behind"],
+            unsealed=row["unsealed"],
+            age_s=row["age_s"] or 0.0,
+            failing_s=row["failing_s"],
+            error=row["error"],
         )
 
 
@@ -195,9 +209,8 @@ async def standing(ledger: Ledger) -> Standing:
         )
         sinks = await many(
             connection,
-            "SELECT sink, seq, greatest(0, %s - seq)::bigint AS waiting, shipped_at, failing_since, error"
-            " FROM actonce.audit_cursor ORDER BY sink",
-            (end.seq,),
+            "SELECT sink, seq, (SELECT count(*) FROM actonce.audit a WHERE a.seq > c.seq) AS waiting, shipped_at,"
+            " failing_since, error FROM actonce.audit_cursor c ORDER BY sink",
         )
     assert waiting is not None
     sealed_at = last["sealed_at"] if last else None

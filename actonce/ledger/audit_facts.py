@@ -243,10 +243,28 @@ REQUIRED: Sequence[Required] = (
     Required(
         "ledger.epoch", "audit_identity", "identity", ("ledger_id",), "a restore, or the end of a quarantine", None
     ),
+    Required(
+        "restore.began",
+        "audit_restore",
+        "restore",
+        ("epoch",),
+        "a restored ledger enters quarantine",
+        same=("kind", "boundary_at", "manifest_digest"),
+    ),
+    Required(
+        "restore.closed",
+        "audit_restore_closed",
+        "restore",
+        ("epoch",),
+        "a person closes a restore",
+        "t.closed_at IS NOT NULL",
+        ("closed_by",),
+    ),
 )
 _OTHER_TRIGGERS = {
     ("audit_intent", "operation"),
     ("audit_change", "operation"),
+    ("task_stays_quarantined", "task"),
     ("audit_is_append_only", "audit"),
     ("nothing_is_deleted", "audit"),
 }

@@ -18,7 +18,8 @@ from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import MORE_THAN_ASKED, Reason, Receipt
 from actonce.ledger import pages
-from actonce.ledger.permits import Permit, attempt_facts, nothing_is_out
+from actonce.ledger.attempts import attempt_facts, nothing_is_out
+from actonce.ledger.permits import Permit
 from actonce.ledger.store import (
     WHERE_KEY,
     Connection,
@@ -41,7 +42,18 @@ _EVENTS: dict[Loss, Event] = {
 
 
 async def acknowledge(ledger: Ledger, permit: Permit, receipt: Receipt, contract: Contract) -> Operation:
-    """Record an acknowledgement that the contract says means applied, whatever has happened since."""
+    """Record an acknowledgement that the contract says means applied, whatever has happened since.
+
+    Raises StaleWrite where the ledger was restored to before the intent; the acknowledgement is on record all the same,
+    and counts as soon as the operation is there again.
+    """
+    operation = await _acknowledge(ledger, permit, receipt, contract)
+    if operation is None:
+        raise _not_here(permit.operation.key)
+    return operation
+
+
+async def _acknowledge(ledger: Ledger, permit: Permit, receipt: Receipt, contract: Contract) -> Operation | None:
     async with ledger.transaction() as connection:
         row = await one(
             connection,
@@ -56,7 +68,8 @@ async def acknowledge(ledger: Ledger, permit: Permit, receipt: Receipt, contract
             },
         )
         if row is None:
-            raise _not_here(permit.operation.key)
+            await _append_without_row(connection, permit, receipt)
+            return None
         operation, now = Operation.of(row), row["now"]
         sent_since = await _sent_since(connection, operation, permit)
         why = _contradiction(operation, permit, receipt, contract, set(row["known_ids"]), sent_since)
@@ -87,6 +100,22 @@ SELECT locked.*, ack_id, clock_timestamp() AS now, ARRAY(
     AND a.tenant = locked.tenant AND a.destination = locked.destination AND a.action = locked.action) AS known_ids
 FROM locked, appended
 """
+
+
+async def _append_without_row(connection: Connection, permit: Permit, receipt: Receipt) -> None:
+    """Keep what was acknowledged to an owner from before a restore, of an operation that the ledger does not have."""
+    await connection.execute(
+        "INSERT INTO actonce.acknowledgement (tenant, destination, action, operation_id, epoch, attempt, object_id,"
+        " receipt, state_before, contradicts) VALUES (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s,"
+        " %(epoch)s, %(attempt)s, %(object_id)s, %(receipt)s, 'not in this ledger', false)",
+        {
+            **identity_params(permit.operation.key),
+            "epoch": permit.epoch,
+            "attempt": permit.attempt,
+            "object_id": receipt.object_id,
+            "receipt": Jsonb(receipt.model_dump(mode="json", fallback=str)),
+        },
+    )
 
 
 def _contradiction(
@@ -129,7 +158,9 @@ async def _sent_since(connection: Connection, operation: Operation, permit: Perm
     if (operation.epoch, operation.attempt) <= at:
         return []
     attempts = await attempt_facts(connection, operation.key)
-    return [a.attempt for a in attempts if (a.epoch, a.attempt) > at and not a.provably_not_sent]
+    # A restore presumes what this very acknowledgement now explains; it is no other send.
+    later = [a for a in attempts if (a.epoch, a.attempt) > at and not a.lost_interval]
+    return [a.attempt for a in later if not a.provably_not_sent]
 
 
 async def _contradicted(

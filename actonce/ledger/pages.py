@@ -138,6 +138,20 @@ async def _task_is_held(connection: Connection, task_id: str, reason: Reason, de
     )
 
 
+async def task_stands(connection: Connection, task_id: str) -> None:
+    """Make a task what its open holds and the approvals that it waits for say."""
+    hold = await one(
+        connection,
+        "SELECT reason, words, coalesce(operation_id, 'step ' || step) AS what FROM actonce.hold"
+        " WHERE task_id = %s AND closed_at IS NULL ORDER BY hold_id DESC LIMIT 1",
+        (task_id,),
+    )
+    if hold is None:
+        await task_goes_on(connection, task_id)
+    else:
+        await _task_is_held(connection, task_id, Reason(hold["reason"]), f"{hold['what']}: {hold['words']}")
+
+
 async def task_goes_on(connection: Connection, task_id: str) -> None:
     """A task is held for as long as anything of it is, and waits for as long as people are asked about it.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, LiteralString
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -24,7 +24,8 @@ from actonce.contracts.errors import IntentConflict, PayloadError, SendFenced
 from actonce.contracts.identity import OperationKey, wire_key
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import AttemptFact, Reason
-from actonce.ledger import approvals, authorising, authority, gates, pages
+from actonce.ledger import approvals, authorising, authority, gates, pages, restoring
+from actonce.ledger.attempts import ATTEMPT, attempt_facts, key_used, nothing_is_out, presume_sent
 from actonce.ledger.store import (
     WHERE_KEY,
     Beside,
@@ -94,6 +95,7 @@ class NoPermit:
     operation: Operation
     why: str = field(default="")
     stale_lease: bool = False  # nothing is held: ask again with a fresh lease
+    quarantined: bool = False  # nothing is held: ask again after a person has released it
 
 
 # The task's row is locked after the operation's (see the order in `store`), against a cancel only: one that came before
@@ -107,14 +109,16 @@ WITH intent AS (
         %(contract_digest)s, %(guarantee)s, restore_epoch FROM actonce.identity
     ON CONFLICT (tenant, destination, action, operation_id) DO UPDATE SET updated_at = operation.updated_at
     RETURNING operation.*)
-SELECT intent.*, clock_timestamp() AS now, restore_epoch AS current_epoch, quarantined,
+SELECT intent.*, clock_timestamp() AS now, restore_epoch AS current_epoch, quarantined, open_restore,
+    asked.quarantined_epoch AS task_quarantined,
     coalesce(asked.cancel_requested, false) AS task_cancelled, asked.deadline AS task_deadline,
     coalesce(asked.task_type, split_part(intent.task_id, '/', 2)) AS task_type,
     EXISTS (SELECT 1 FROM actonce.approval p WHERE (p.tenant, p.destination, p.action, p.operation_id) =
         (intent.tenant, intent.destination, intent.action, intent.operation_id)
         AND p.state IN ('rejected', 'withdrawn')) AS declined
 FROM intent CROSS JOIN actonce.identity LEFT JOIN LATERAL (
-    SELECT cancel_requested, deadline, task_type FROM actonce.task t WHERE t.task_id = intent.task_id FOR KEY SHARE
+    SELECT cancel_requested, deadline, task_type, quarantined_epoch FROM actonce.task t
+    WHERE t.task_id = intent.task_id FOR KEY SHARE
 ) asked ON true
 """
 
@@ -198,8 +202,14 @@ async def _consume(
         return await _own(connection, operation, nonce)
     if operation.state is not State.READY:
         return NoPermit(operation, f"it is {operation.state}")
-    if row["quarantined"]:
-        return NoPermit(operation, "the ledger is quarantined after a restore")
+    if row["open_restore"] is not None and operation.attempts == 0:
+        lost = await restoring.lost_interval_of(connection, operation)
+        if lost is not None:
+            operation = await presume_sent(connection, operation, contract, lost)
+            return NoPermit(operation, f"{operation.words}; it is reconciled first")
+    if row["quarantined"] or row["task_quarantined"] is not None:
+        which = "ledger" if row["quarantined"] else "task"
+        return NoPermit(operation, f"the {which} is quarantined after a restore", quarantined=True)
     if row["task_cancelled"]:
         return NoPermit(await _cancel_ready(connection, operation), "its task was cancelled")
     if intent.reverses is not None:
@@ -231,27 +241,13 @@ async def _consume(
 
 def _used_up(earlier: list[AttemptFact], contract: Contract) -> str:
     """Words when no further permit may be given without a person, else nothing."""
-    sent = sum(not a.provably_not_sent for a in earlier)
+    taken = [a for a in earlier if not a.lost_interval]
+    sent = sum(not a.provably_not_sent for a in taken)
     if sent >= contract.attempts_max:
         return f"{sent} permits may have been used, the contract allows {contract.attempts_max}"
-    if len(earlier) - sent >= contract.unsent_max:
-        return f"{len(earlier) - sent} permits ended provably unsent, the contract allows {contract.unsent_max}"
+    if len(taken) - sent >= contract.unsent_max:
+        return f"{len(taken) - sent} permits ended provably unsent, the contract allows {contract.unsent_max}"
     return ""
-
-
-async def nothing_is_out(connection: Connection, operation: Operation, earlier: list[AttemptFact]) -> bool:
-    """Is it established that no effect exists or can come? A same-key resend and a granted retry establish nothing."""
-    sent = [(a.epoch, a.attempt) for a in earlier if not a.provably_not_sent]
-    if not sent:
-        return True
-    epoch, attempt = max(sent)
-    absent = await one(
-        connection,
-        f"SELECT 1 FROM actonce.verdict WHERE {WHERE_KEY} AND applied AND outcome = 'absent'"
-        " AND (epoch, attempt) >= (%(epoch)s, %(attempt)s)",
-        {**identity_params(operation.key), "epoch": epoch, "attempt": attempt},
-    )
-    return absent is not None
 
 
 async def _key_forgotten(
@@ -279,14 +275,6 @@ async def _key_forgotten(
     )
 
 
-_ATTEMPT: LiteralString = """
-INSERT INTO actonce.attempt (tenant, destination, action, operation_id, epoch, attempt, nonce, generation, wire_key,
-    owner, issued_at, not_after, late_arrival, may_commit_until, key_kept_until, lease_id)
-SELECT tenant, destination, action, operation_id, epoch, attempt, nonce, generation, %(wire_key)s, %(owner)s,
-    %(attempt_issued_at)s, not_after, %(late_arrival)s, %(until)s, %(kept_until)s, %(lease_id)s FROM moved
-"""
-
-
 async def _dispatch(
     connection: Connection,
     operation: Operation,
@@ -312,7 +300,7 @@ async def _dispatch(
         operation,
         Event.PERMIT,
         Beside(
-            _ATTEMPT,
+            ATTEMPT,
             {
                 "wire_key": key,
                 "owner": Jsonb(owner.json()),
@@ -321,6 +309,8 @@ async def _dispatch(
                 "until": bounds.may_commit_until(contract, [fact])[0],
                 "kept_until": issued_at + timedelta(seconds=kept_s) if kept_s is not None else None,
                 "lease_id": lease.lease_id if lease is not None else None,
+                "outcome": None,
+                "detail": None,
             },
         ),
         epoch=epoch,
@@ -348,7 +338,7 @@ async def _next_key(
     """The key of the next send. A cancelled key is spent, also where a person and not a verdict permits the send."""
     if contract.keys is None:
         return operation.generation, operation.operation_id
-    key = await _key_used(connection, operation) if earlier else None
+    key = await key_used(connection, operation) if earlier else None
     key = key or wire_key(operation.operation_id, operation.generation, contract.keys.format)
     if not earlier or contract.late_arrival.kind != "cancel_by_key":
         return operation.generation, key
@@ -361,17 +351,6 @@ async def _next_key(
         return operation.generation, key
     generation = operation.generation + 1
     return generation, wire_key(operation.operation_id, generation, contract.keys.format)
-
-
-async def _key_used(connection: Connection, operation: Operation) -> str | None:
-    """The key that this generation was sent under; a contract with another format must not change it on the way."""
-    row = await one(
-        connection,
-        f"SELECT wire_key FROM actonce.attempt WHERE {WHERE_KEY} AND generation = %(generation)s"
-        " ORDER BY issued_at LIMIT 1",
-        {**identity_params(operation.key), "generation": operation.generation},
-    )
-    return None if row is None else str(row["wire_key"])
 
 
 async def read_own(
@@ -426,29 +405,6 @@ async def check_fence(ledger: Ledger, permit: Permit) -> None:
         raise SendFenced(f"{name}: not_after of attempt {permit.attempt} has passed; nothing was sent")
 
 
-async def attempt_facts(connection: Connection, key: OperationKey) -> list[AttemptFact]:
-    """Every consumed permit of an operation, over all epochs, oldest first."""
-    rows = await many(
-        connection,
-        f"SELECT * FROM actonce.attempt WHERE {WHERE_KEY} ORDER BY epoch, attempt",
-        identity_params(key),
-    )
-    return [
-        AttemptFact(
-            epoch=row["epoch"],
-            attempt=row["attempt"],
-            generation=row["generation"],
-            issued_at=row["issued_at"],
-            not_after=row["not_after"],
-            provably_not_sent=row["outcome"] in ("not_sent", "not_accepted"),
-            until=row["may_commit_until"],
-            unbounded=row["may_commit_until"] is None,
-            key_kept_until=row["key_kept_until"],
-        )
-        for row in rows
-    ]
-
-
 async def _cancel_ready(connection: Connection, operation: Operation) -> Operation:
     """Close a ready operation of a cancelled task; hold it where "not done" would be a guess (rule R3)."""
     earlier = await attempt_facts(connection, operation.key) if operation.attempts else []
@@ -475,11 +431,9 @@ __all__ = [
     "NoPermit",
     "Owner",
     "Permit",
-    "attempt_facts",
     "cancel_task_operations",
     "check_fence",
     "lock_operation",
-    "nothing_is_out",
     "read_own",
     "take_permit",
 ]

@@ -110,11 +110,12 @@ async def task_record(ledger: Ledger, task_id: str) -> TaskRecord | None:
 
 
 async def cancels_to_deliver(ledger: Ledger, limit: int = 100) -> list[Task]:
-    """Tasks whose cancellation was asked for and that have no outcome yet."""
+    """Tasks whose cancellation was asked for, without an outcome; in quarantine nobody can say what was done."""
     async with snapshot(ledger) as connection:
         rows = await many(
             connection,
-            "SELECT * FROM actonce.task WHERE cancel_requested AND outcome IS NULL ORDER BY created_at LIMIT %s",
+            "SELECT * FROM actonce.task WHERE cancel_requested AND outcome IS NULL AND quarantined_epoch IS NULL"
+            " ORDER BY created_at LIMIT %s",
             (limit,),
         )
         return [Task.of(row) for row in rows]

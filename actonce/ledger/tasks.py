@@ -55,6 +55,8 @@ class Task:
     deadline: datetime | None
     released_at: datetime | None
     submitted_by: str | None  # by the token it was started with
+    quarantined_epoch: int | None  # of the restore that it waits for; None: it does not
+    restored_in: int | None  # epoch of the last restore that it was there for, or that was open when it was accepted
 
     @staticmethod
     def of(row: dict[str, Any]) -> Task:
@@ -116,7 +118,8 @@ async def _insert(connection: Connection, values: tuple[Any, ...], wait_s: float
         return await one(
             connection,
             "INSERT INTO actonce.task (task_id, tenant, task_type, task_key, workflow_id, payload, payload_digest,"
-            " deadline, submitted_by) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING *",
+            " deadline, submitted_by, restored_in) SELECT %s, %s, %s, %s, %s, %s, %s, %s::timestamptz, %s, open_restore"
+            " FROM actonce.identity ON CONFLICT DO NOTHING RETURNING *",
             values,
         )
     except psycopg.errors.LockNotAvailable as error:
@@ -218,8 +221,9 @@ async def plan_of(ledger: Ledger, task_id: str) -> dict[str, Any] | None:
 async def report(ledger: Ledger, outcome: TaskReport) -> Task | None:
     """Store a task's outcome. Refuses `complete` while an operation of it has no evidence (SPEC §2.7).
 
-    Raises StillOpen for any outcome but `cancelled` while an operation is not final: ask again. The first stored
-    outcome stands. A task that came in behind the entry's back has no row: then None.
+    Raises StillOpen for any outcome but `cancelled` while an operation is not final, and for every one while the task
+    is quarantined: ask again. The first stored outcome stands. A task that came in behind the entry's back has no row:
+    then None.
     """
     async with ledger.transaction() as connection:
         rows = await many(connection, "SELECT * FROM actonce.operation WHERE task_id = %s", (outcome.task_id,))
@@ -234,11 +238,16 @@ async def report(ledger: Ledger, outcome: TaskReport) -> Task | None:
         row = await one(
             connection,
             "UPDATE actonce.task SET state = %s, outcome = %s, reason = NULL, detail = %s, since = clock_timestamp()"
-            " WHERE task_id = %s AND outcome IS NULL RETURNING *",
+            " WHERE task_id = %s AND outcome IS NULL AND quarantined_epoch IS NULL RETURNING *",
             (outcome.state, Jsonb(outcome.model_dump(mode="json")), outcome.summary, outcome.task_id),
         )
         if row is None:
             row = await one(connection, "SELECT * FROM actonce.task WHERE task_id = %s", (outcome.task_id,))
+            if row is not None and row["outcome"] is None:
+                raise StillOpen(
+                    f"task {outcome.task_id} is quarantined by the restore of epoch {row['quarantined_epoch']}: what "
+                    "it did since the backup is being established; it can end after a person has released it"
+                )
         else:
             await pages.close_task_holds(connection, outcome.task_id, f"outcome:{outcome.state}")
             await approvals.end_of_task(connection, outcome.task_id, f"it ended as {outcome.state}")

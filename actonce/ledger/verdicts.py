@@ -14,7 +14,7 @@ from actonce.contracts.identity import OperationKey
 from actonce.contracts.lifecycle import Event, State
 from actonce.contracts.verdict import MORE_THAN_ASKED, AttemptFact, Facts, Outcome, Reading, Reason, Verdict
 from actonce.ledger import pages
-from actonce.ledger.permits import attempt_facts, nothing_is_out
+from actonce.ledger.attempts import attempt_facts, nothing_is_out
 from actonce.ledger.store import (
     WHERE_KEY,
     Connection,

@@ -77,7 +77,10 @@ async def orphaned(ledger: Ledger, after_s: float, limit: int = 200) -> list[Ope
         ledger,
         "SELECT o.* FROM actonce.operation o LEFT JOIN actonce.task t USING (task_id) WHERE o.state = 'ready'"
         " AND o.attempts > 0 AND t.outcome IS NULL"
-        " AND o.updated_at < clock_timestamp() - make_interval(secs => %s) ORDER BY o.updated_at LIMIT %s",
+        # nobody may take it while it is quarantined, and who may from now on gets the same time for it
+        " AND t.quarantined_epoch IS NULL AND NOT (SELECT quarantined FROM actonce.identity)"
+        " AND greatest(o.updated_at, t.since) < clock_timestamp() - make_interval(secs => %s)"
+        " ORDER BY o.updated_at LIMIT %s",
         (after_s, limit),
     )
 
@@ -94,11 +97,15 @@ async def hold_orphan(ledger: Ledger, operation: Operation) -> Operation:
 
 
 async def open_tasks(ledger: Ledger, after: str, limit: int) -> list[Task]:
-    """Tasks without an outcome that Temporal was given, by id, from the one that follows `after`."""
+    """Tasks without an outcome that Temporal was given, by id, from the one that follows `after`.
+
+    Not those in quarantine: a restored Temporal need not have them; they are started again when they are released.
+    """
     async with ledger.transaction() as connection:
         rows = await many(
             connection,
-            "SELECT * FROM actonce.task WHERE task_id > %s AND outcome IS NULL AND recorded ORDER BY task_id LIMIT %s",
+            "SELECT * FROM actonce.task WHERE task_id > %s AND outcome IS NULL AND recorded"
+            " AND quarantined_epoch IS NULL ORDER BY task_id LIMIT %s",
             (after, limit),
         )
         return [Task.of(row) for row in rows]

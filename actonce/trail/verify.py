@@ -19,7 +19,7 @@ from psycopg.rows import DictRow, dict_row
 
 from actonce.audit.files import file_name, files_of, read_folder
 from actonce.contracts.audit import AuditDamaged, End, Finding, Sealed, Walk, genesis, parse, seal
-from actonce.ledger.audit_chain import COLUMNS, event_of
+from actonce.ledger.audit_chain import CHAIN_OF, COLUMNS, event_of
 from actonce.ledger.audit_facts import check_facts
 
 FINDINGS_MAX = 1000  # then it is broken everywhere, and the first ones tell how
@@ -38,6 +38,7 @@ class Report:
     sealed: int = 0
     unsealed: int = 0
     shipped: int = 0  # events in the folder
+    restored: list[tuple[int, int]] = field(default_factory=list)  # (last before, first after) of each restore
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -81,9 +82,13 @@ async def _verify(dsn: str, folder: Path | None, folder_from: int, anchor: End |
 
 async def _chain(connection: Connection, report: Report, anchor: End | None) -> None:
     """Every sealed event follows the one before it and has the hash of its own content."""
-    identity = await (await connection.execute("SELECT ledger_id FROM actonce.identity")).fetchone()
+    identity = await (await connection.execute(f"SELECT {CHAIN_OF} FROM actonce.identity")).fetchone()
     assert identity is not None, "actonce.identity is empty"
-    walk = Walk(End(0, genesis(str(identity["ledger_id"]))))
+    jumps = await connection.execute(
+        "SELECT (body ->> 'audit_from')::bigint AS seq FROM actonce.audit WHERE kind = 'ledger.epoch'"
+        " AND body ? 'audit_from'"
+    )
+    walk = Walk(End(0, genesis(str(identity["chain_of"]))), frozenset(row["seq"] for row in await jumps.fetchall()))
     async for told, event in _sealed(connection):
         report.sealed += 1
         report.add(*walk.step(event))
@@ -93,7 +98,7 @@ async def _chain(connection: Connection, report: Report, anchor: End | None) -> 
             walk.end = End(event.seq, told)  # one finding for one change, not one for each event after it
         if anchor is not None and event.seq == anchor.seq and told != anchor.hash:
             report.add(Finding("anchor_differs", f"it has hash {told}, noted was {anchor.hash}", anchor.seq))
-    report.end = walk.end
+    report.end, report.restored = walk.end, walk.jumped
     if anchor is not None and anchor.seq > walk.end.seq:
         report.add(Finding("truncated", f"the chain ends at {walk.end.seq}, noted was {anchor.seq}", anchor.seq))
     row = await (

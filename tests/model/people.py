@@ -13,7 +13,7 @@ from dataclasses import replace
 from actonce.contracts.lifecycle import FINAL, Event, State
 from tests.model import bounds
 from tests.model.reader import sure
-from tests.model.rows import Token, flag, write, write_now
+from tests.model.rows import Token, flag, follow, write, write_now
 from tests.model.world import NEVER, Ledger, Rules, World
 
 Steps = Iterator[tuple[str, World]]
@@ -87,7 +87,7 @@ def _second_click(rules: Rules, world: World, row: Ledger) -> Steps:
 
 
 def _restore(rules: Rules, world: World) -> tuple[str, World]:
-    """Rules R12 to R14: new epoch, extended limits, quarantine; holds and decisions come from the journal."""
+    """Rules R12 to R14: new epoch, extended limits, presumed sent; holds and decisions come from the journal."""
     assert world.ledger is not None
     (saved,) = world.snapshot or (world.ledger,)  # the newest backup possible is the row as it is
     base = saved or Ledger(State.READY, 0, 0, 0, 0, 0, (), True, False, False)
@@ -95,6 +95,9 @@ def _restore(rules: Rules, world: World) -> tuple[str, World]:
     if rules.restore_extends:
         limits = ((0, rules.life), *((permit, max(limit, rules.life)) for permit, limit in limits))
     state, current = base.state, world.ledger.state
+    if rules.restore_presumes_sent and state not in FINAL:
+        state = follow(state, Event.RESTORED)
+        base = base._replace(attempt=base.attempt + 1, version=base.version + 1)
     if rules.restore_journal and current in (State.HELD, State.CLOSED):
         state = current
     settled = state in FINAL or state is State.HELD

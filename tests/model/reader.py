@@ -63,7 +63,7 @@ def _read(rules: Rules, world: World, row: Ledger) -> Steps:
 
 
 def _absent(rules: Rules, world: World, row: Ledger) -> Steps:
-    if row.state not in (State.DISPATCHED, State.UNKNOWN) and not (row.state is State.READY and not row.swept):
+    if row.state not in (State.DISPATCHED, State.UNKNOWN):
         return
     found = world._replace(pending=(row.epoch, row.attempt, row.version, row.state))
     clock = world.clocks[1]
@@ -100,13 +100,8 @@ def _write_absent(rules: Rules, world: World) -> Steps:
     assert world.pending is not None and world.ledger is not None
     held = Token(*world.pending)
     row, done = world.ledger, world._replace(pending=None)
-    if held.state is State.READY:  # a sweep after a restore: nothing to free, the row may be dispatched again
-        if (held.epoch, held.attempt, held.version) != (row.epoch, row.attempt, row.version):
-            return
-        after: World | None = done._replace(ledger=row._replace(swept=True))
-    else:
-        spent = 1 if rules.kind == "cancel_by_key" else 0
-        after = write(rules, done, Event.VERDICT_ABSENT, held, generation=row.generation + spent, swept=True)
+    spent = 1 if rules.kind == "cancel_by_key" else 0
+    after = write(rules, done, Event.VERDICT_ABSENT, held, generation=row.generation + spent, swept=True)
     if after is None:
         return
     after = after._replace(covered=world.permits)

@@ -33,7 +33,8 @@ SCENARIOS: dict[str, Rules] = {
     "keys ignored, three permits": Rules(permits_max=3),
     "keys ignored, a gate may refuse": Rules(gate=True),
     "keys ignored, restore": Rules(restore=True),
-    "keys ignored, restore, three permits, nobody decides": Rules(restore=True, permits_max=3, operator="away"),
+    "keys ignored, restore, four permits, nobody decides": Rules(restore=True, permits_max=4, operator="away"),
+    "keys ignored, restore, read back": Rules(restore=True, completion="read_back", permits_max=1),
     "keys ignored, our principal was rotated": Rules(rotated=True),
     "nothing bounds late arrivals": Rules(kind="none", transit_real=NEVER, watch=ALL_BUT_P7),
     "nothing enforced, late arrivals inside reconcile-after": Rules(kind="none", reconcile_after=_LONG_AFTER),
@@ -84,7 +85,7 @@ _BOUNDED = "keys ignored, transit bounded"
 _THREE = "keys ignored, three permits"
 _CARELESS = "keys ignored, careless operator"
 _RESTORE = "keys ignored, restore"
-_RESTORE_AWAY = "keys ignored, restore, three permits, nobody decides"
+_RESTORE_AWAY = "keys ignored, restore, four permits, nobody decides"
 _ROTATED = "keys ignored, our principal was rotated"
 _ARRIVAL = "key registered on arrival"
 
@@ -185,12 +186,12 @@ DROPPED: tuple[Dropped, ...] = (
     Dropped(
         "a restored operation is swept without waiting, and sent again", _RESTORE, "P1", {"restore_extends": False}
     ),
-    Dropped("a restored operation is dispatched before it was swept", _RESTORE, "P1", {"restore_holds_unswept": False}),
+    Dropped("a restored operation is not presumed sent", _RESTORE, "P1", {"restore_presumes_sent": False}),
     Dropped(
         "what could have been sent in the lost window is not held at a destination that cannot be swept",
         "nothing enforced, restore",
         "P1",
-        {"restore_holds_unswept": False},
+        {"restore_presumes_sent": False},
     ),
     Dropped("a restore does not open a new epoch", _RESTORE_AWAY, "P1", {"restore_epoch": False}),
     Dropped("holds are not journaled outside the backup", _RESTORE, "P5", {"restore_journal": False}),

@@ -67,8 +67,6 @@ def _start(rules: Rules, world: World) -> Steps:
 def _may_dispatch(rules: Rules, world: World, row: Ledger) -> bool:
     if world.permits >= rules.permits_max:
         return False
-    if not row.swept and rules.restore_holds_unswept:
-        return False  # R12: what was not swept is never freshly dispatched
     if row.resend and rules.retention_at_permit:
         return inside_retention(rules, world, row)
     return True

@@ -73,7 +73,7 @@ class Rules:
     restore_extends: bool = True
     restore_epoch: bool = True
     restore_journal: bool = True
-    restore_holds_unswept: bool = True
+    restore_presumes_sent: bool = True
     absent_when_unknown: bool = False  # ambiguous treated as absent
 
     @property

@@ -41,6 +41,19 @@ def test_missing_event_is_a_gap_that_names_its_number() -> None:
     assert [(f.code, f.seq, f.words) for f in findings] == [("gap", 2, "event 2 to 3 is missing before 4")]
 
 
+def test_gap_that_a_restore_declared_is_told_apart_and_its_hashes_must_go_on() -> None:
+    before = chain(2)
+    after = seal(event(9), 1000, before[-1].hash)
+    forged = seal(event(9), 1000, before[0].hash)
+    walk = Walk(End(0, GENESIS), frozenset({1000}))
+    assert [f for one in [*before, after] for f in walk.step(one)] == []
+    assert walk.jumped == [(2, 1000)]
+    for told, one in (({1000}, forged), ({999}, after)):
+        walk = Walk(End(0, GENESIS), frozenset(told))
+        assert [f.code for one in [*before, one] for f in walk.step(one)] == ["gap"]
+        assert walk.jumped == []
+
+
 def test_swapped_events_are_out_of_order() -> None:
     one, two, three = chain(3)
     assert codes([two, one, three]) == ["gap", "out_of_order", "gap"]
