@@ -9,7 +9,7 @@ bound and for the recount, and not for the number of permits that a contract all
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, LiteralString
 from uuid import uuid4
 
@@ -91,7 +91,14 @@ class LostInterval:
 
     epoch: int  # of the restore that ended it
     began_at: datetime
-    not_after: datetime  # the last moment at which a permit taken in it may be used
+    ended_at: datetime
+    not_after: datetime  # the last moment at which a permit taken in it may be used, by the contracts known then
+
+    def not_after_of(self, contract: Contract | None) -> datetime:
+        """The same, where its contract came in the lost interval itself and promises a longer life."""
+        if contract is None:
+            return self.not_after
+        return max(self.not_after, self.ended_at + timedelta(seconds=contract.timing.permit_lifetime_s))
 
 
 async def presume_sent(
@@ -104,19 +111,20 @@ async def presume_sent(
     """
     earlier = await attempt_facts(connection, operation.key)
     attempt = operation.attempt + 1
+    not_after = lost.not_after_of(contract)
     fact = AttemptFact(
         epoch=lost.epoch,
         attempt=attempt,
         generation=operation.generation,
         issued_at=lost.began_at,
-        not_after=lost.not_after,
+        not_after=not_after,
         lost_interval=True,
         unbounded=contract is None or contract.late_arrival.kind == "cancel_by_key",  # which keys it used, nobody knows
     )
     every = [*earlier, fact]
     until, unbounded = (None, True) if contract is None else bounds.may_commit_until(contract, every)
     own_until = None if contract is None else bounds.may_commit_until(contract, [fact])[0]
-    reconcile_at = lost.not_after if contract is None else bounds.reconcile_at(contract, every)
+    reconcile_at = not_after if contract is None else bounds.reconcile_at(contract, every)
     words = f"it may have been sent between the backup and the restore that began epoch {lost.epoch}"
     columns: dict[str, Any] = {} if operation.state is State.HELD else {"reason": None, "words": words}
     return await move(
@@ -142,7 +150,7 @@ async def presume_sent(
         attempt=attempt,
         attempts=operation.attempts + 1,
         nonce=uuid4(),  # nobody's: whatever an owner from before still says is about another permit
-        not_after=lost.not_after,
+        not_after=not_after,
         may_commit_until=until,
         unbounded=unbounded,
         reconcile_at=reconcile_at,

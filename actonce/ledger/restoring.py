@@ -82,7 +82,7 @@ class Restore:
 
     @property
     def lost(self) -> LostInterval:
-        return LostInterval(self.epoch, self.boundary_at, self.not_after)
+        return LostInterval(self.epoch, self.boundary_at, self.at, self.not_after)
 
 
 async def enter_quarantine(
@@ -104,7 +104,7 @@ async def enter_quarantine(
     contracts = await _contracts(connection)
     life_s = max((c.timing.permit_lifetime_s for c in contracts.values()), default=0.0)
     not_after = identity["now"] + timedelta(seconds=life_s)
-    lost = LostInterval(identity["restore_epoch"] + 1, boundary.at, not_after)
+    lost = LostInterval(identity["restore_epoch"] + 1, boundary.at, identity["now"], not_after)
     operations = await many(
         connection,
         "SELECT * FROM actonce.operation WHERE state NOT IN ('committed', 'refused', 'closed')"
@@ -261,6 +261,7 @@ async def lost_interval_of(connection: Connection, operation: Operation) -> Lost
     return LostInterval(
         epoch=max(row["epoch"] for row in rows),
         began_at=min(row["boundary_at"] for row in rows),
+        ended_at=max(row["at"] for row in rows),
         not_after=max(row["not_after"] for row in rows),
     )
 

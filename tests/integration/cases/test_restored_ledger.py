@@ -171,7 +171,7 @@ async def test_destination_without_a_route_is_held(lab: Lab, protected: bool) ->
         assert (await reconcile(system, key_of(bench.request()))).next == "hold"
         row = await bench.operation()
         assert (row["state"], row["reason"]) == ("held", "no_route")
-        assert row["decide_at"] > entered.not_after > entered.at, "decisions are refused until then"
+        assert row["decide_at"] > row["not_after"] > entered.at, "decisions are refused until then"
         assert len(bench.requests()) == 1
 
 
