@@ -17,7 +17,8 @@ from actonce.audit.files import files_of
 from actonce.contracts.audit import End, Event, parse, seal
 from actonce.ledger import audit_chain, listing, records, watch
 from actonce.ledger.audit_facts import REQUIRED
-from actonce.ledger.store import Ledger, audit
+from actonce.ledger.restoring import Boundary, enter_quarantine
+from actonce.ledger.store import Ledger, audit, one
 from actonce.trail import AuditKeeper, LedgerJournal, Report, verify
 from actonce.trail.journal import report_lag
 from tests.integration.audit.work import work
@@ -54,8 +55,9 @@ def codes(report: Report) -> set[str]:
 async def test_every_required_kind_is_written_and_the_whole_trail_verifies(ledger: Ledger, tmp_path: Path) -> None:
     await work(ledger)
     written = await kinds(ledger)
-    wanted = {r.kind for r in REQUIRED if r.trigger} - {"task.<state>", "ledger.epoch", "page.changed", "hold.reason"}
-    assert wanted <= written
+    of_a_restore = {"ledger.epoch", "restore.began", "restore.closed"}
+    others = {"task.<state>", "page.changed", "hold.reason"}
+    assert {r.kind for r in REQUIRED if r.trigger} - of_a_restore - others <= written
     assert {"task.running", "task.held", "task.complete", "task.cancelled", "operation.permit"} <= written
     sealed = await seal_all(ledger)
     await ship_all(ledger, tmp_path)
@@ -63,6 +65,26 @@ async def test_every_required_kind_is_written_and_the_whole_trail_verifies(ledge
     assert report.findings == []
     assert report.sealed == report.shipped == sealed == report.end.seq and report.unsealed == 0
     assert len(files_of(tmp_path)) > 2, "the folder was rotated"
+
+
+async def test_restore_skips_numbers_and_the_trail_says_so(ledger: Ledger, tmp_path: Path) -> None:
+    await work(ledger)
+    sealed = await seal_all(ledger)
+    async with ledger.transaction() as connection:  # not sealed yet; after the backup it may have been
+        await audit(connection, "test.note", None, {})
+        now = await one(connection, "SELECT clock_timestamp() AS now")
+        assert now is not None
+    async with ledger.transaction() as connection:
+        await enter_quarantine(connection, Boundary(now["now"], highest={"audit_seq": 2_000_000}))
+        await connection.execute("UPDATE actonce.restore SET closed_at = clock_timestamp(), closed_by = 'ann'")
+    await seal_all(ledger)
+    assert {"ledger.epoch", "restore.began", "restore.closed"} <= await kinds(ledger)
+    await ship_all(ledger, tmp_path)
+    report = await verify(ledger.dsn, tmp_path)
+    assert report.findings == [] and report.restored == [(sealed, 2_000_001)]
+    async with ledger.transaction() as connection:
+        row = await one(connection, "SELECT min(seq) AS seq FROM actonce.audit WHERE kind = 'test.note'")
+        assert row is not None and row["seq"] == 2_000_001
 
 
 async def test_unsealed_events_are_counted_and_are_no_finding(ledger: Ledger) -> None:
