@@ -17,6 +17,7 @@ restore stays open (`identity.open_restore`) until a person closes it: until the
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from uuid import uuid4
 
 from psycopg import sql
 from psycopg.types.json import Jsonb
+from pydantic import ValidationError
 
 from actonce.contracts import bounds
 from actonce.contracts.commands import CLIENT
@@ -102,8 +104,7 @@ async def enter_quarantine(
             "set the clock of the database host right, then restore again"
         )
     contracts = await _contracts(connection)
-    life_s = max((c.timing.permit_lifetime_s for c in contracts.values()), default=0.0)
-    not_after = identity["now"] + timedelta(seconds=life_s)
+    not_after = identity["now"] + timedelta(seconds=await _longest_life_s(connection))
     lost = LostInterval(identity["restore_epoch"] + 1, boundary.at, identity["now"], not_after)
     operations = await many(
         connection,
@@ -143,9 +144,21 @@ async def enter_quarantine(
 
 
 async def _contracts(connection: Connection) -> dict[str, Contract]:
-    """Every contract that was ever registered, by digest."""
-    rows = await many(connection, "SELECT digest, body FROM actonce.contract")
-    return {row["digest"]: Contract.model_validate(row["body"]) for row in rows}
+    """Every contract that was ever registered and can be read, by digest. One that cannot bounds nothing."""
+    found: dict[str, Contract] = {}
+    for row in await many(connection, "SELECT digest, body FROM actonce.contract"):
+        with contextlib.suppress(ValidationError):  # of another release
+            found[row["digest"]] = Contract.model_validate(row["body"])
+    return found
+
+
+async def _longest_life_s(connection: Connection) -> float:
+    """Of a permit under any contract that was ever registered."""
+    row = await one(
+        connection,
+        "SELECT max((body -> 'timing' ->> 'permit_lifetime_s')::float8) AS life_s FROM actonce.contract",
+    )
+    return float(row["life_s"]) if row is not None and row["life_s"] is not None else 0.0
 
 
 def _bounds_until(contracts: list[Contract], presumed: list[Operation], lost: LostInterval) -> datetime:
