@@ -2,6 +2,7 @@
 
     python worker.py run      a Temporal worker: workflows and activities
     python worker.py watch    the ledger watcher, the pager and the prober; needs no Temporal to do its duty
+    python worker.py restore status | sweep [--without DESTINATION]…    after a restore: compare with the destinations
     python worker.py memory check | rebuild | adopt NAME REASON    what the memory's procedure tells a person to do
 
 Run it from the repository root. Each prints one JSON line `{"event": "ready", ...}` once it works, and stops on
@@ -32,7 +33,7 @@ from temporalio.worker import Worker
 
 import activities
 import workflows
-from actonce.contracts.errors import LedgerUnavailable
+from actonce.contracts.errors import LedgerUnavailable, RestoreRefused, StaleWrite
 from actonce.contracts.memory import Unavailable
 from actonce.credentials import Broker, load_broker
 from actonce.destinations.base import Registry
@@ -40,6 +41,7 @@ from actonce.destinations.probe import route_probes
 from actonce.destinations.sandbox import load_sandbox
 from actonce.effects.guard import NUDGE
 from actonce.effects.remembering import adopt_memory, check_memory
+from actonce.effects.sweep import LEDGER_DEADLINE_S, sweep
 from actonce.effects.system import System, compose
 from actonce.effects.watcher import WatchSettings, watch_once
 from actonce.health.evaluator import Evaluator
@@ -51,9 +53,10 @@ from actonce.health.problems import Problems
 from actonce.health.rules import load_rules
 from actonce.health.turns import Turns
 from actonce.leaving import run_and_leave
-from actonce.ledger import memory_use
+from actonce.ledger import memory_use, quarantine
 from actonce.ledger import pages as ledger_pages
 from actonce.ledger import watch as watch_queries
+from actonce.ledger.quarantine import told
 from actonce.ledger.store import Ledger
 from actonce.logs import configure
 from actonce.memory import Memory, embedder_named
@@ -331,6 +334,29 @@ async def memory_command(settings: WorkerSettings, arguments: list[str]) -> int:
         return 1 if isinstance(said, Unavailable) else 0
 
 
+async def restore_command(settings: WorkerSettings, arguments: list[str]) -> int:
+    """What the procedure `ledger_restored` tells a person to do. Prints JSON; 1: the sweep cannot be done now."""
+    match arguments:
+        case ["status"]:
+            without = None
+        case ["sweep", *options] if options[::2] == ["--without"] * (len(options) // 2) and len(options) % 2 == 0:
+            without = options[1::2]
+        case _:
+            raise SystemExit("usage: worker.py restore status | sweep [--without DESTINATION]…")
+    async with composed(settings) as system:
+        failed = None
+        if without is not None:
+            system.ledger.deadline_s = LEDGER_DEADLINE_S
+            try:
+                await sweep(system, without=without, tell=lambda words: print(words, file=sys.stderr, flush=True))
+            except (RestoreRefused, StaleWrite) as error:
+                failed = str(error)
+        print(json.dumps(told(await quarantine.standing(system.ledger)), indent=2), flush=True)
+        if failed is not None:
+            print(f"worker.py: {failed}", file=sys.stderr, flush=True)
+        return 0 if failed is None else 1
+
+
 def stop_event() -> asyncio.Event:
     """Set by SIGTERM or SIGINT."""
     stopping = asyncio.Event()
@@ -360,11 +386,14 @@ def main(arguments: list[str]) -> None:
     """Entry point; also called by programs that change one part before they start it."""
     check_ours()
     configure()
-    if arguments[:1] == ["memory"]:
-        raise SystemExit(asyncio.run(memory_command(WorkerSettings(), arguments[1:])))
+    commands = {"memory": memory_command, "restore": restore_command}
+    if arguments and arguments[0] in commands:
+        raise SystemExit(asyncio.run(commands[arguments[0]](WorkerSettings(), arguments[1:])))
     programs = {"run": run, "watch": watch}
     if len(arguments) != 1 or arguments[0] not in programs:
-        raise SystemExit(f"usage: worker.py {{{'|'.join(programs)}}} | memory COMMAND")
+        raise SystemExit(
+            f"usage: worker.py {{{'|'.join(programs)}}} | {' | '.join(f'{name} COMMAND' for name in commands)}"
+        )
     asyncio.run(programs[arguments[0]](WorkerSettings()))
 
 

@@ -4,7 +4,7 @@ One module for each group of commands; `base` has what they share. `python -m ac
 package is installed; `client.py` is the same from the root of a checkout.
 """
 
-from actonce.client import access, approving, browsing, deployment, operating, releasing, tasks
+from actonce.client import access, approving, browsing, deployment, operating, releasing, restoring, tasks
 from actonce.client.app import app
 
-__all__ = ["access", "app", "approving", "browsing", "deployment", "operating", "releasing", "tasks"]
+__all__ = ["access", "app", "approving", "browsing", "deployment", "operating", "releasing", "restoring", "tasks"]

@@ -29,6 +29,7 @@ from actonce.console import (
     pages_operations,
     pages_overview,
     pages_people,
+    pages_restore,
     pages_sign,
     pages_tasks,
 )
@@ -52,7 +53,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger("actonce.console")
 # Each for whoever is signed in.
 PAGES = (events, pages_overview, pages_tasks, pages_operations, pages_people, pages_control, pages_access)
-ACTS = (acts_operations, acts_approvals, acts_control, acts_access)  # each checks who may press it (`person.pressed`)
+ACTS = (
+    acts_operations,
+    acts_approvals,
+    acts_control,
+    acts_access,
+    pages_restore,
+)  # each checks who may press it (`person.pressed`)
 
 
 class _App(FastAPI):

@@ -15,6 +15,8 @@ DONE = {
     "renewed": "A new approval is asked for, with a deadline of its own.",
     "acknowledged": "The page is acknowledged and not repeated. The incident stays open.",
     "released": "The release is changed.",
+    "restore-released": "The group is released: its tasks go on where their records stand.",
+    "restore-closed": "The restore is closed.",
     "rotated": "The credential is rotated: every process leases it anew, and each lease is checked.",
     "revoked": "The credential is revoked: no permit is given under it. What passed its fence before may still send.",
     "cancelled": "Cancellation is recorded; unused permits are void. What may have been sent is reconciled.",

@@ -15,7 +15,7 @@ from actonce.console.rendering import page, segment
 from actonce.console.state import console_of
 from actonce.contracts.people import Scope
 from actonce.contracts.reasons import POLICIES, policy
-from actonce.ledger import browse, origins, readings, records
+from actonce.ledger import browse, readings, records
 from actonce.ledger.browse import FOUND_MAX, Found
 
 router = APIRouter()
@@ -91,12 +91,6 @@ def _address(one: Found) -> str:
     if one.operation is not None:
         return f"/operations/{segment(one.operation.operation_id)}"
     return f"/approvals/{segment(one.approval_id or '')}"
-
-
-@router.get("/restore")
-async def restore(request: Request) -> HTMLResponse:
-    """What the ledger knows of itself. There is no procedure in this version, and it says so."""
-    return await page(request, "restore.html", o=await origins.origins(console_of(request).ledger))
 
 
 @router.get("/procedures")

@@ -33,6 +33,7 @@ ActonceError
 ├── MemoryRefused            a question or a thing to remember that cannot be taken; asking again changes nothing
 ├── BacklogFull              no further task of this type is accepted now; nothing was recorded
 ├── ReleaseRefused           a change of release or deadline that was decided on something older
+├── RestoreRefused           a sweep, a release from quarantine or a close that cannot be made now
 ├── PersonRefused            a change of people or tokens that cannot be made
 └── SignInRefused            somebody may not sign in: not these words, or too often
 """
@@ -227,6 +228,19 @@ class BacklogFull(ActonceError):
 
 class ReleaseRefused(ActonceError):
     """A change of release control or of a deadline, decided on something that has changed since."""
+
+
+class RestoreRefused(ActonceError):
+    """A sweep, a release from quarantine, or the close of a restore, that cannot be made now.
+
+    Codes: `no_restore` (none is open), `too_early` (its bounds have not passed), `not_swept`, `incomplete` (a route
+    gave no answer), `unbalanced` (the two sides do not add up), `stale` (it was decided on another epoch),
+    `quarantined` (tasks wait for a release), `press_reused` (for something else).
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class PersonRefused(ActonceError):

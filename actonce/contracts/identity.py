@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import string
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ _DIGEST_BITS = 160  # 2**80 operations before a collision becomes likely
 GENERATIONS_MAX = 256  # cancelled keys of one operation; one byte in a mapped key
 _NAME_CHARS_MAX = 400
 
+_PLAIN = re.compile(rf"({ID_VERSION}_[a-z2-7]{{32}})(?:/[0-9]{{1,3}})?")
 _VERBATIM = frozenset(string.ascii_lowercase + string.digits + "_/")
 
 
@@ -81,6 +83,27 @@ def wire_key(operation_id: str, generation: int, form: KeyFormat) -> str:
     if set(alphabet) >= _VERBATIM and form.length_min <= len(operation_id) and longest <= form.length_max:
         return plain
     return _encode(operation_id, generation, alphabet, form)
+
+
+def operation_id_of(key: str, form: KeyFormat) -> str | None:
+    """The operation_id that a destination's key carries, of whatever generation; None for what is no key of ours."""
+    plain = _PLAIN.fullmatch(key)
+    if plain is not None:
+        return plain[1]
+    alphabet = "".join(dict.fromkeys(form.alphabet))
+    if len(alphabet) < 2 or not set(key) <= set(alphabet):
+        return None
+    number = 0
+    for character in key:
+        number = number * len(alphabet) + alphabet.index(character)
+    generation, body = number >> _DIGEST_BITS, number & ((1 << _DIGEST_BITS) - 1)
+    if not 0 <= generation < GENERATIONS_MAX:
+        return None
+    found = f"{ID_VERSION}_{base64.b32encode(body.to_bytes(_DIGEST_BITS // 8, 'big')).decode('ascii').lower()}"
+    try:
+        return found if wire_key(found, generation, form) == key else None
+    except KeyNotMappable:
+        return None
 
 
 def _encode(operation_id: str, generation: int, alphabet: str, form: KeyFormat) -> str:

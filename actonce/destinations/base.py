@@ -14,6 +14,10 @@ returns a `Receipt` only when the contract says the answer means applied. It rai
 A route function `read(lookup, cursor) -> Page` returns one page; the library reads to the end, detects loops and
 compares totals. `by_id` and `search` routes are asked once for every marker in `lookup.markers`.
 
+After a restore the library asks for everything of ours (`lookup.everything`): routes that a destination names
+in `lists_all` answer that with every object that carries a key or beacon id of ours in our own field,
+since `lookup.since`.
+
 Beacon, probe and cancel functions have effects of their own (harmless ones); they run in separate, journaled
 activities.
 """
@@ -125,6 +129,11 @@ class Lookup:
     deadline_s: float  # for one page
     secret: Secret = field(default_factory=Secret)  # of the lease of this route's credential
 
+    @property
+    def everything(self) -> bool:
+        """Is it asked for all that is ours, and not for one operation? Then there are no markers."""
+        return not self.operation_id and not self.markers
+
 
 SendFn = Callable[[Call], Awaitable[Receipt]]
 RouteFn = Callable[[Lookup, str | None], Awaitable[Page]]
@@ -151,6 +160,7 @@ class Destination:
     probe: ProbeFn | None = None
     resolve: ResolveFn | None = None
     credentials: Credentials | None = None  # where the contract's leased credentials come from
+    lists_all: frozenset[str] = frozenset()  # routes that answer `lookup.everything`; without one it is never swept
 
     def __post_init__(self) -> None:
         c = self.contract
@@ -162,6 +172,9 @@ class Destination:
             raise ContractError(
                 f"{c.name}: routes declared {sorted(declared)}, functions given for {sorted(given)}; make them equal"
             )
+        unable = sorted(n for n in self.lists_all if n not in declared or c.route(n).kind not in ("list", "log"))
+        if unable:
+            raise ContractError(f"{c.name}: lists_all names {unable}; only a declared list or log can show everything")
         if c.has_beacon != (self.beacon is not None):
             raise ContractError(f"{c.name}: has_beacon is {c.has_beacon}, a beacon function is needed exactly then")
         if (c.late_arrival.kind == "cancel_by_key") != (self.cancel_key is not None):

@@ -69,7 +69,7 @@ class GithubLike:
 
     def destination(self) -> Destination:
         routes = {"by_id": self.by_id, "list": self.listing, "search": self.search}
-        return Destination(self.contract, send=self.send, routes=routes)
+        return Destination(self.contract, send=self.send, routes=routes, lists_all=frozenset({"list"}))
 
     async def send(self, call: Call) -> Receipt:
         fields = business_fields(call.payload, self.contract.business_fields)
@@ -127,6 +127,9 @@ class GithubLike:
         return Page(rows=self._rows(items, lookup), rows_received=len(items))
 
     def _rows(self, items: list[Any], lookup: Lookup) -> tuple[Row, ...]:
+        if lookup.everything:
+            marked = [(item, MARKER.search(str(item["body"]))) for item in items]
+            return tuple(self._row(item, found["op"]) for item, found in marked if found is not None)
         rows = [self._row(item, marker) for item in items for marker in lookup.markers if marker in str(item["body"])]
         return tuple(rows)
 

@@ -249,6 +249,7 @@ class SandboxAdapter:
             cancel_key=self.cancel_key if self._contract.late_arrival.kind == "cancel_by_key" else None,
             probe=self.probe,
             credentials=self._credentials,
+            lists_all=frozenset({"list", "log"} & names),
         )
 
     def _bearer(self, purpose: str, secret: Secret) -> dict[str, str]:
@@ -443,10 +444,12 @@ def _marker(item: Mapping[str, Any], lookup: Lookup) -> tuple[str, bool] | None:
     own: Mapping[str, Any] = metadata if isinstance(metadata, dict) else {}
     for name in ("key", "beacon_id", "operation_id"):
         value = own.get(name)
+        if lookup.everything and isinstance(value, str) and value:
+            return value, True
         if value in lookup.markers or (name == "operation_id" and value == lookup.operation_id):
             return str(value), True
     for name, value in item.items():
-        for marker in lookup.markers:
+        for marker in lookup.markers:  # none where everything is asked for: words that anybody writes are no effect
             if name != "metadata" and isinstance(value, str) and marker in value:
                 return marker, False
     return None

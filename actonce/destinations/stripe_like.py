@@ -65,7 +65,8 @@ class StripeLike:
 
     def destination(self) -> Destination:
         routes = {"by_id": self.by_id, "list": self.listing, "search": self.search, "events": self.events}
-        return Destination(self.contract, send=self.send, routes=routes)
+        listing = frozenset({"list", "events"})
+        return Destination(self.contract, send=self.send, routes=routes, lists_all=listing)
 
     async def send(self, call: Call) -> Receipt:
         fields = business_fields(call.payload, self.contract.business_fields)
@@ -117,7 +118,8 @@ class StripeLike:
         return Page(rows=self._rows(items, lookup), rows_received=len(received), next_cursor=following)
 
     def _rows(self, items: list[Any], lookup: Lookup) -> tuple[Row, ...]:
-        return tuple(self._row(item) for item in items if self._marker(item) in lookup.markers)
+        ours = [(item, self._marker(item)) for item in items]
+        return tuple(self._row(item) for item, m in ours if m in lookup.markers or (m and lookup.everything))
 
     def _marker(self, item: Mapping[str, Any]) -> str | None:
         value = (item.get("metadata") or {}).get("key")

@@ -132,6 +132,11 @@ def may_be_absent(contract: Contract, facts: Facts, found: _Found, readings: Seq
         return not facts.attempts or all(a.provably_not_sent for a in facts.attempts)
     if now < floor:
         return False
+    return would_show(contract, readings, until)
+
+
+def would_show(contract: Contract, readings: Sequence[Reading], until: datetime) -> bool:
+    """Would these readings show whatever was committed until then? What they do not show then does not exist."""
     return len(witnesses(contract, readings, until)) >= 2 and _one_is_a_counted_list(contract, readings, until)
 
 

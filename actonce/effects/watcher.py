@@ -53,7 +53,7 @@ async def watch_once(system: System, settings: WatchSettings = WatchSettings()) 
         (
             "unsettled",
             await watch.unsettled(ledger, settings.idle_s),
-            lambda o: _settle_or_hold(system, o, settings),
+            lambda o: settle_or_hold(system, o, settings),
         ),
         ("recounts", await watch.due_recounts(ledger), lambda o: _recount_or_page(system, o, settings)),
         ("orphaned", await watch.orphaned(ledger, settings.orphaned_after_s), lambda o: _orphan(system, o)),
@@ -115,7 +115,7 @@ async def _settle(system: System, operation: Operation) -> None:
         await verdicts.record_unread(system.ledger, operation, str(error))
 
 
-async def _settle_or_hold(system: System, operation: Operation, settings: WatchSettings) -> None:
+async def settle_or_hold(system: System, operation: Operation, settings: WatchSettings) -> None:
     """Whatever stops its reconciliation, a person hears of it."""
     try:
         await _settle(system, operation)

@@ -21,6 +21,7 @@ from actonce.entry import (
     routes_people,
     routes_policy,
     routes_release,
+    routes_restore,
     routes_tasks,
 )
 from actonce.entry.access import Access
@@ -81,6 +82,7 @@ def create_app(
         routes_operations.router,
         routes_approvals.router,
         routes_release.router,
+        routes_restore.router,
         routes_credentials.router,
         routes_alerts.router,
         routes_browse.router,

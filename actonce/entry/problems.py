@@ -22,6 +22,7 @@ from actonce.contracts.errors import (
     PayloadError,
     PersonRefused,
     ReleaseRefused,
+    RestoreRefused,
     TaskConflict,
 )
 from actonce.ledger.listing import BadCursor
@@ -58,6 +59,11 @@ def _backlog(_: ExceptionHandler, __: Request, error: BacklogFull) -> Problem:
 
 def _release(_: ExceptionHandler, __: Request, error: ReleaseRefused) -> Problem:
     return problem(409, "changed-meanwhile", "It has changed since you read it", str(error))
+
+
+def _restore(_: ExceptionHandler, __: Request, error: RestoreRefused) -> Problem:
+    status = 422 if error.code == "press_reused" else 409
+    return problem(status, "restore-refused", "The restore stands otherwise", str(error), code=error.code)
 
 
 def _payload(_: ExceptionHandler, __: Request, error: PayloadError) -> Problem:
@@ -158,6 +164,7 @@ def install(app: FastAPI) -> None:
         BadCursor: _cursor,
         BacklogFull: _backlog,
         ReleaseRefused: _release,
+        RestoreRefused: _restore,
         DecisionRefused: _decision,
         ApprovalRefused: _approval,
         AccessRefused: _access,

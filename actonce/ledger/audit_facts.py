@@ -23,7 +23,7 @@ from actonce.contracts.lifecycle import Event, IllegalTransition, State, next_st
 from actonce.ledger.store import Connection, many
 
 FINDINGS_MAX = 100  # of each kind of event; a trail that is broken everywhere is not listed row by row
-_INTENT = "intent"
+_BEGINS = {("intent", State.READY.value), ("adopted", State.COMMITTED.value)}  # asked for here; found by a sweep
 
 
 @dataclass(frozen=True)
@@ -260,6 +260,23 @@ REQUIRED: Sequence[Required] = (
         "t.closed_at IS NOT NULL",
         ("closed_by",),
     ),
+    Required(
+        "restore.swept",
+        None,
+        "sweep",
+        ("epoch", "run"),
+        "a restored ledger was compared with its destinations",
+        "t.done_at IS NOT NULL",
+        ("totals", "not_swept"),
+    ),
+    Required(
+        "restore.released",
+        None,
+        "restore_release",
+        ("release_id",),
+        "a person lets a group of quarantined tasks go",
+        same=("epoch", "what", "name", "reason"),
+    ),
 )
 _OTHER_TRIGGERS = {
     ("audit_intent", "operation"),
@@ -455,7 +472,7 @@ def _illegal(state: State | None, event: Mapping[str, Any]) -> str:
     """Words when the lifecycle table does not allow this event to lead where it says."""
     happened, led_to = event["kind"].removeprefix("operation."), event["body"]["state"]
     if state is None:
-        return "" if (happened, led_to) == (_INTENT, State.READY.value) else f"it begins with {happened} to {led_to}"
+        return "" if (happened, led_to) in _BEGINS else f"it begins with {happened} to {led_to}"
     try:
         allowed = next_state(state, Event(happened)).value
     except (IllegalTransition, ValueError):

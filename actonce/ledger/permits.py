@@ -115,7 +115,9 @@ SELECT intent.*, clock_timestamp() AS now, restore_epoch AS current_epoch, quara
     coalesce(asked.task_type, split_part(intent.task_id, '/', 2)) AS task_type,
     EXISTS (SELECT 1 FROM actonce.approval p WHERE (p.tenant, p.destination, p.action, p.operation_id) =
         (intent.tenant, intent.destination, intent.action, intent.operation_id)
-        AND p.state IN ('rejected', 'withdrawn')) AS declined
+        AND p.state IN ('rejected', 'withdrawn')) AS declined,
+    EXISTS (SELECT 1 FROM actonce.restore_effect e WHERE e.destination = intent.destination
+        AND e.operation_id = intent.operation_id) AS shown_by_sweep
 FROM intent CROSS JOIN actonce.identity LEFT JOIN LATERAL (
     SELECT cancel_requested, deadline, task_type, quarantined_epoch FROM actonce.task t
     WHERE t.task_id = intent.task_id FOR KEY SHARE
@@ -202,7 +204,7 @@ async def _consume(
         return await _own(connection, operation, nonce)
     if operation.state is not State.READY:
         return NoPermit(operation, f"it is {operation.state}")
-    if row["open_restore"] is not None and operation.attempts == 0:
+    if (row["open_restore"] is not None or row["shown_by_sweep"]) and operation.attempts == 0:
         lost = await restoring.lost_interval_of(connection, operation)
         if lost is not None:
             operation = await presume_sent(connection, operation, contract, lost)

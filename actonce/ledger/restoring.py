@@ -18,6 +18,7 @@ restore stays open (`identity.open_restore`) until a person closes it: until the
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -72,9 +73,11 @@ class Restore:
     released_by: str | None
     closed_at: datetime | None
     closed_by: str | None
+    close_reason: str | None
+    close_risk: str | None  # what was not known then
 
     @staticmethod
-    def of(row: dict[str, Any]) -> Restore:
+    def of(row: Mapping[str, Any]) -> Restore:
         return Restore(**{name: row[name] for name in Restore.__dataclass_fields__})
 
     @property
@@ -257,11 +260,12 @@ async def lost_interval_of(connection: Connection, operation: Operation) -> Lost
 
     Of the restores that are not closed the earliest boundary and the latest end count. With a complete journal exactly
     what it names was permitted. Without one everything may have been, except at a destination of which the sweep listed
-    everything.
+    everything. What a sweep was shown was sent, for ever.
     """
     rows = await many(
         connection,
-        "SELECT r.* FROM actonce.restore r WHERE r.closed_at IS NULL"
+        "SELECT r.* FROM actonce.restore r WHERE EXISTS (SELECT 1 FROM actonce.restore_effect e WHERE e.epoch = r.epoch"
+        " AND e.destination = %(destination)s AND e.operation_id = %(operation_id)s) OR r.closed_at IS NULL"
         " AND CASE WHEN r.journal_complete THEN EXISTS (SELECT 1 FROM actonce.restore_permitted p"
         " WHERE p.epoch = r.epoch AND (p.tenant, p.destination, p.action, p.operation_id) ="
         " (%(tenant)s, %(destination)s, %(action)s, %(operation_id)s))"

@@ -10,7 +10,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from actonce.contracts.errors import KeyNotMappable, PayloadError
-from actonce.contracts.identity import GENERATIONS_MAX, KeyFormat, OperationKey, derive_operation_id, wire_key
+from actonce.contracts.identity import (
+    GENERATIONS_MAX,
+    KeyFormat,
+    OperationKey,
+    derive_operation_id,
+    operation_id_of,
+    wire_key,
+)
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 parts = st.tuples(names, names, names, st.integers(min_value=0, max_value=2**40))
@@ -85,6 +92,18 @@ def test_a_key_fits_its_format(given_parts: tuple[str, str, str, int], generatio
     key = wire_key(derive_operation_id(*given_parts), generation, form)
     assert set(key) <= set(form.alphabet)
     assert form.length_min <= len(key) <= form.length_max
+
+
+@given(parts, generations, formats)
+def test_a_key_tells_whose_it_is(given_parts: tuple[str, str, str, int], generation: int, name: str) -> None:
+    form, operation_id = FORMATS[name], derive_operation_id(*given_parts)
+    assert operation_id_of(wire_key(operation_id, generation, form), form) == operation_id
+
+
+@pytest.mark.parametrize("key", ["", "op1_short", "op1_" + "a" * 32 + "/x", "beacon_1", "ünknown", "a" * 400])
+def test_what_is_no_key_of_ours_tells_nothing(key: str) -> None:
+    for form in FORMATS.values():
+        assert operation_id_of(key, form) is None
 
 
 @given(parts, parts, generations, generations, formats)
