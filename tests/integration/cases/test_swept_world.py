@@ -51,7 +51,8 @@ async def kill_in_a_page(bench: Bench) -> None:
             row = await (
                 await link.execute(
                     "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
-                    " WHERE c.relname = 'restore_effect' AND NOT l.granted"
+                    " WHERE c.relname = 'restore_effect' AND NOT l.granted AND l.database ="
+                    " (SELECT oid FROM pg_database WHERE datname = current_database())"
                 )
             ).fetchone()
             return bool(row and row[0])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from actonce.contracts.errors import NotAccepted, PayloadError, Refused, RouteUnavailable, StoredErrorReplayed, Unknown
+from actonce.contracts.identity import KeyFormat, operation_id_of
 from actonce.destinations import Destination
 from actonce.destinations.github_like import GithubLike, github_like_contract
 from actonce.destinations.http import http_client
@@ -17,6 +20,7 @@ from drills.world.client import World
 from tests.unit.world.helpers import destination, effects, lookup_for, make_call, read_all
 
 CHARGE = {"charge": "ch_1", "amount": 1250, "reason": "damaged"}
+REFUND = {"payment_id": "pay_1", "amount_minor": 1250, "currency": "EUR", "reason": "damaged"}
 ISSUE = {"title": "Refund 1250", "body": "Please look.\n\n> quoted text"}
 
 
@@ -160,6 +164,25 @@ async def test_github_like_refuses_a_body_that_carries_a_marker_already(world: W
     body = "text\n<!-- actonce op=op1_x digest=d1:x -->"
     with pytest.raises(PayloadError):
         await dest.send(make_call(dest.contract, {"title": "t", "body": body}))
+
+
+@pytest.mark.parametrize("which", ["stripe_like", "github_like", "payments"])
+async def test_routes_that_list_everything_show_what_is_ours_and_nothing_else(world: World, which: str) -> None:
+    dest = {"stripe_like": stripe, "github_like": github}.get(which, lambda w: destination(w, "acct", which))(world)
+    payload = {"stripe_like": CHARGE, "github_like": ISSUE}.get(which, REFUND)
+    calls = [make_call(dest.contract, payload, operation_id=f"op1_{letter * 32}") for letter in "ab"]
+    made = [await dest.send(call) for call in calls]
+    everything = replace(
+        lookup_for(calls[0]), operation_id="", markers=(), since=datetime.now(UTC) - timedelta(hours=1)
+    )
+    assert everything.everything and dest.lists_all
+    for route in sorted(dest.lists_all):
+        rows, _ = await read_all(dest, route, everything)
+        shown = [(r.object_id, operation_id_of(r.marker, KeyFormat()), r.digest, r.own_field, r.by_us) for r in rows]
+        assert sorted(shown) == [
+            (receipt.object_id, call.operation_id, call.digest, True, True)
+            for receipt, call in zip(made, calls, strict=True)
+        ], route
 
 
 async def test_tickets_have_no_keys_and_a_natural_key(world: World) -> None:
