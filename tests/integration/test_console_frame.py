@@ -169,3 +169,22 @@ async def test_first_page_is_green_beside_what_nobody_can_ask_and_not_beside_wha
         assert "nobody can ask" in (await http.get("/dependencies")).text
         page = await reads("destination:payments", "unknown", "3 of 4 routes answer", routes=4)
         assert "not everything is known to work" in page and "Nothing waits for a person" not in page
+
+
+async def test_first_page_tells_how_long_events_wait_to_be_sealed_and_what_is_quarantined(fresh_dsn: str) -> None:
+    migrate(fresh_dsn)
+    async with Ledger(fresh_dsn) as ledger, console(fresh_dsn) as (_, http):
+        trail = (await http.get("/")).text.split('id="trail"')[1].split("</section>")[0]
+        assert "sealing lags" not in trail and "not quarantined" in trail
+        async with ledger.transaction() as connection:
+            await connection.execute(
+                "INSERT INTO actonce.audit (kind, body, at)"
+                " VALUES ('test.event', '{}', clock_timestamp() - interval '1 h')"
+            )
+            await connection.execute(
+                "UPDATE actonce.identity SET quarantined = true, restore_epoch = restore_epoch + 1"
+            )
+        page = (await http.get("/")).text
+        trail = page.split('id="trail"')[1].split("</section>")[0]
+        assert "sealing lags" in trail and "oldest 1 h" in trail and "restore epoch 2" in trail
+        assert "not quarantined" not in trail and "quarantined" in trail

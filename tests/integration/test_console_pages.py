@@ -12,6 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from actonce.ledger import approvals
 from actonce.ledger.migrate import migrate
 from actonce.ledger.store import Ledger
 from actonce.stack import Stack
@@ -241,3 +242,19 @@ async def test_what_is_unseen_in_what_will_run_is_shown_to_who_approves_it(seen:
     approval_id = await seen.on.ask("turned", payment_id="pay\u202e1\u200b")
     page = await seen.page(f"/approvals/{approval_id}")
     assert "\u202e" not in page and "\u200b" not in page and "pay\\u202e1\\u200b" in page
+
+
+async def test_approval_that_changed_shows_what_was_approved_beside_what_would_have_run(seen: Seen) -> None:
+    await seen.on.task("other")
+    approval_id = await seen.on.ask("other")
+    async with seen.on.ledger.transaction() as connection:
+        approval = await approvals.get(connection, approval_id, lock=True)
+        assert approval is not None
+        payload = {**approval.proposal.payload, "amount_minor": 990_000}
+        found = approval.proposal.model_copy(update={"payload": payload})
+        await approvals.end(connection, approval, "changed", "the task", "the payload is another one", found)
+    page = await seen.page(f"/approvals/{approval_id}")
+    assert "What would have run instead" in words(page) and "Nothing was sent" in page
+    [line] = re.findall(r"<tr><td class=\"id\">.*?amount_minor.*?</tr>", page)
+    assert "<del" in line and "240000" in line.split("<ins")[0] and "990000" in line.split("<ins")[1]
+    assert f'action="/approvals/{approval_id}/approve"' not in page, "nobody can approve what has changed"
