@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from actonce import cli_authority, cli_backup, cli_people, cli_secrets
+from actonce import cli_archive, cli_authority, cli_backup, cli_people, cli_secrets
 from actonce.leaving import run_and_leave
 from actonce.stack import Stack, StackError, eventually, signal_checked, wait_gone
 from actonce.stack.doctor import examine
@@ -226,6 +226,7 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
+app.command("archive")(cli_archive.archive)
 app.command("backup")(cli_backup.backup)
 app.add_typer(cli_backup.indexes_app, name="indexes")
 app.add_typer(cli_secrets.app, name="secrets")

@@ -67,6 +67,7 @@ class OperationView(BaseModel):
     payload_digest: str
     natural_key: str | None
     created_at: datetime
+    archived_at: datetime | None = Field(description="its payload is gone since then; what proves it stays")
     guarantee: str = Field(description="the destination's late_arrival, as declared when the intent was written")
     not_after: datetime | None = Field(description="when the last permit ends")
     reconcile_at: datetime | None = Field(description="when `absent`, holds and pages may begin")
@@ -165,9 +166,10 @@ class TaskView(BaseModel):
     cancel_requested: bool
     cancel_by: str | None = Field(description="who asked for it, where they said so")
     cancel_why: str | None
-    payload: dict[str, Any]
+    payload: dict[str, Any] = Field(description="empty once it is archived")
     payload_digest: str
     created_at: datetime
+    archived_at: datetime | None = Field(description="its payload is gone since then; its outcome stays")
     submitted_by: str | None = Field(description="the person whose token started it; null: a deployment's own token")
     deadline: datetime | None = Field(description="nothing is sent for it afterwards")
     released_at: datetime | None = Field(description="when it left the backlog; null while it waits there")

@@ -66,6 +66,22 @@ REQUIRED: Sequence[Required] = (
         "its cancellation is asked for",
         "t.cancel_requested",
     ),
+    Required(
+        "task.archived",
+        "audit_task_archived",
+        "task",
+        ("task_id",),
+        "the payload of a task that ended long ago goes",
+        "t.archived_at IS NOT NULL",
+    ),
+    Required(
+        "operation.archived",
+        "audit_operation_archived",
+        "operation",
+        ("operation_id", "destination", "action", "tenant"),
+        "the payload of an operation of such a task goes",
+        "t.archived_at IS NOT NULL",
+    ),
     Required("task.planned", "audit_plan", "plan", ("task_id",), "a plan is made durable", same=("digest",)),
     Required(
         "contract.registered",

@@ -123,6 +123,7 @@ class Operation:
     retry_granted: bool
     created_at: datetime
     updated_at: datetime
+    archived_at: datetime | None  # its payload is gone since then
 
     @property
     def key(self) -> OperationKey:

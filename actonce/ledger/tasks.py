@@ -57,6 +57,7 @@ class Task:
     submitted_by: str | None  # by the token it was started with
     quarantined_epoch: int | None  # of the restore that it waits for; None: it does not
     restored_in: int | None  # epoch of the last restore that it was there for, or that was open when it was accepted
+    archived_at: datetime | None  # its payload is gone since then
 
     @staticmethod
     def of(row: dict[str, Any]) -> Task:

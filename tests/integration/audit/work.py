@@ -29,6 +29,7 @@ from actonce.ledger import (
     watch,
 )
 from actonce.ledger.alerts import Seen
+from actonce.ledger.archiving import archive_some
 from actonce.ledger.permits import Intent, Owner, Permit
 from actonce.ledger.store import Ledger, Operation
 from actonce.version import __version__
@@ -96,6 +97,7 @@ async def work(ledger: Ledger) -> None:
     await give_and_withdraw_authority(ledger)
     await sound(ledger)
     await ask_people(ledger, held.task_id)
+    await archive_some(ledger, timedelta(0), by="olga", reason="a year is over")
 
 
 async def sound(ledger: Ledger) -> None:
