@@ -138,6 +138,7 @@ class Drill(Site):
         folder: Path,
         proven: Sequence[SelfTest] = (),
     ) -> None:
+        self.test = name
         self.evidence = folder / "evidence"
         writer = EvidenceWriter(self.evidence, _record(name, plan))
         super().__init__(parts, str(arm), run_id, number, folder=folder / "processes", writer=writer)

@@ -104,7 +104,7 @@ def drilled(controls: Mapping[str, str] | None = None) -> Callable[[Test], Any]:
         async def test(*args: Any, drill: Drill, **others: Any) -> None:
             judged = await _run(functools.partial(body, *args, drill=drill, **others), drill)
             if drill.plan.keep is not None:  # refused where there is evidence already: that of two runs never mixes
-                shutil.copytree(drill.evidence, drill.plan.keep / re.sub(r"[^\w.-]+", "_", drill.name).strip("_"))
+                shutil.copytree(drill.evidence, drill.plan.keep / re.sub(r"[^\w.-]+", "_", drill.test).strip("_"))
             _conclude(judged, drill)
 
         marked = pytest.mark.asyncio(loop_scope="session")(test)
