@@ -85,6 +85,7 @@ SAYS: dict[str, list[str]] = {
     "approvals": ["approval:large", "pending", "rejected"],
     "approvals approval:large": ["digest: ", "240000", "asked by desk-agent"],
     "release": ["refund", "batch", "wait"],
+    "restore": ["epoch 1", "this ledger was never restored"],
     "credentials": ["payments-writer", "active", "bank-sftp", "expired", "svc-refunds"],
     "policy": ["permit_one_retry", "payments  version 3", "late arrival: bounded", "statement (log)"],
     "policy --reasons": ["route_unavailable", "mark_committed"],
