@@ -56,6 +56,7 @@ from actonce.leaving import run_and_leave
 from actonce.ledger import memory_use, quarantine
 from actonce.ledger import pages as ledger_pages
 from actonce.ledger import watch as watch_queries
+from actonce.ledger.journal import notice_restore
 from actonce.ledger.quarantine import told
 from actonce.ledger.store import Ledger
 from actonce.logs import configure
@@ -90,6 +91,7 @@ def composed(settings: WorkerSettings) -> AbstractAsyncContextManager[System]:
         ledger_id=settings.ledger_id,
         pool_max=settings.ledger_pool_max,
         memory=memory_of(settings),
+        journal=settings.journal,
     )
 
 
@@ -196,6 +198,9 @@ async def watch(settings: WorkerSettings) -> None:
                 "problems": (settings.probe_every_s, Problems(system.ledger, connect_once).look_once),
                 "evaluator": (settings.evaluate_every_s, Evaluator(collector, rules).evaluate_once),
             }
+            if settings.journal is not None:
+                journal, dsn = settings.journal, system.ledger.dsn
+                duties["journal"] = (settings.probe_every_s, lambda: notice_restore(dsn, journal))
             audit_duties = AuditKeeper(system.ledger).duties()  # how a sink fares is on the dependency page already
             turns = Turns(system.ledger)
             ready("watch", metrics_url=metrics_url)

@@ -27,6 +27,9 @@ class WorkerSettings(BaseSettings):
         default=None, description="name of this build of the workers in histories; None: actonce and its version"
     )
     run_id: str | None = None
+    journal: Path | None = Field(
+        default=None, description="folder outside every backup in which permits are journaled before they are used"
+    )
     world: Path | None = Field(default=None, description="JSON file of the sandbox destinations")
     credentials: Path | None = Field(default=None, description="JSON file of the lease manager and its credentials")
     shutdown_grace_s: float = Field(default=5.0, ge=0, description="how long SIGTERM waits for activities")

@@ -169,6 +169,8 @@ async def send_and_record(
     try:
         if clocks.now_s() >= asked_at_s + permit.life_s:
             raise SendFenced(f"{call.operation_id}: the permit came after its life was over; nothing was sent")
+        if system.journal is not None:
+            await system.journal.permitted(permit)
         async with answer_deadline(give_up_s - clocks.now_s()):
             try:
                 receipt = await destination.send(call)

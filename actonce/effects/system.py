@@ -19,6 +19,7 @@ from actonce.credentials import Broker
 from actonce.destinations.base import Destination, Registry
 from actonce.effects.fence import FreezeTimer
 from actonce.ledger.authorising import uses_of
+from actonce.ledger.journal import Journal, notice_restore
 from actonce.ledger.leases import Leases
 from actonce.ledger.migrate import migrate
 from actonce.ledger.permits import Owner
@@ -37,6 +38,7 @@ class System:
     owner: Owner
     timer: FreezeTimer = field(default_factory=FreezeTimer)
     memory: Memory | None = None
+    journal: Journal | None = None  # outside the backup; None: none is kept
     in_flight: set[asyncio.Task[object]] = field(default_factory=set)
 
     def destination(self, name: str, action: str | None = None) -> Destination:
@@ -66,11 +68,13 @@ async def compose(
     pool_max: int = 10,
     broker: Broker | None = None,
     memory: Memory | None = None,
+    journal: Path | None = None,
 ) -> AsyncIterator[System]:
     """Open the ledger at `dsn` (migrated unless a `ledger_id` is expected) and register the contracts in it.
 
     `broker`: the leases of this process, which its destinations were given; it is opened on the ledger and closed.
     `memory` may be unreachable now: tasks that need it wait, all others do not; it is closed.
+    `journal`: the folder outside the backup; a ledger that does not know a permit in it enters quarantine here.
     Raises ForeignLedger, ContractError or LedgerUnavailable; nothing is sent before all of it holds.
     """
     if ledger_id is None:
@@ -79,10 +83,15 @@ async def compose(
         except psycopg.OperationalError as error:
             raise LedgerUnavailable(f"the ledger could not be opened: {error}; check PostgreSQL") from error
     async with Ledger(dsn, ledger_id=ledger_id, pool_max=pool_max) as ledger:
-        await ledger.identity()
+        identity, _, _ = await ledger.identity()
+        if journal is not None and (noticed := await notice_restore(dsn, journal)) is not None:
+            log.error("the ledger was restored", epoch=noticed.epoch, boundary=noticed.boundary)
         await register_contracts(ledger, registry)
         owner = this_process()
         system = System(ledger, registry, owner, memory=memory)
+        if journal is not None:
+            name = f"{owner.host}-{owner.boot_id[:8]}-{owner.pid}-{owner.start_time:.2f}"
+            system.journal = Journal(journal, identity, name)
         if broker is not None:
             holder = f"{owner.host}:{owner.pid}:{owner.start_time:g}"
             await broker.open(Leases(ledger, uses_of(d.contract for d in registry), holder))
@@ -90,6 +99,8 @@ async def compose(
             yield system
         finally:
             await system.drain(grace_s=0.0)
+            if system.journal is not None:
+                await system.journal.close()
             if broker is not None:
                 await broker.close()
             if memory is not None:

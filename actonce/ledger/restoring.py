@@ -44,7 +44,7 @@ Kind = Literal["restored", "clone", "noticed"]
 
 @dataclass(frozen=True)
 class Boundary:
-    """The moment that the ledger shows. `highest`: numbers known from outside (audit_seq, audit_id, …)."""
+    """The moment that the ledger shows. `highest`: numbers known from outside (restore_epoch, audit_seq, …)."""
 
     at: datetime  # the ledger's time of the backup
     detail: dict[str, Any] = field(default_factory=dict)  # LSN or snapshot, skew, whatever the manifest tells
@@ -108,7 +108,8 @@ async def enter_quarantine(
         )
     contracts = await _contracts(connection)
     not_after = identity["now"] + timedelta(seconds=await _longest_life_s(connection))
-    lost = LostInterval(identity["restore_epoch"] + 1, boundary.at, identity["now"], not_after)
+    epoch = max(identity["restore_epoch"], boundary.highest.get("restore_epoch", 0)) + 1
+    lost = LostInterval(epoch, boundary.at, identity["now"], not_after)
     operations = await many(
         connection,
         "SELECT * FROM actonce.operation WHERE state NOT IN ('committed', 'refused', 'closed')"
