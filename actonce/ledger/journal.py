@@ -72,8 +72,8 @@ class Journal:
                 await written
         except OSError as error:  # a TimeoutError is one, too
             raise NotSent(
-                f"{operation.operation_id}: the journal {self.path} could not be written ({error!r}); nothing was sent; "
-                "make room or repair the folder of ACTONCE_JOURNAL"
+                f"{operation.operation_id}: the journal {self.path} could not be written ({error!r}); nothing was "
+                "sent; make room or repair the folder of ACTONCE_JOURNAL"
             ) from error
 
     async def _write(self) -> None:

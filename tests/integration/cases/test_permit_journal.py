@@ -13,7 +13,7 @@ from actonce.destinations.base import Call, Destination, Registry
 from actonce.destinations.sandbox import build_sandbox
 from actonce.effects.perform import perform
 from actonce.effects.system import System, compose
-from actonce.ledger.journal import SUFFIX, Journal, notice_restore
+from actonce.ledger.journal import SUFFIX, Journal, _newest_first, notice_restore
 from tests.integration.cases.kit import Bench, Lab, operation_id_of, settle, side_by_side
 from tests.integration.cases.test_restored_ledger import restore, take_backup
 
@@ -72,9 +72,21 @@ async def test_nothing_is_sent_while_the_journal_cannot_be_written(lab: Lab) -> 
         assert len(bench.requests()) == len(bench.effects()) == 1
 
 
+def test_journal_is_read_from_its_end_across_blocks_and_torn_lines(tmp_path: Path) -> None:
+    def line(number: int, ledger_id: str = "ours") -> str:
+        told = {"ledger_id": ledger_id, "epoch": 1, "nonce": f"n{number}", "issued_at": "2026-01-01T00:00:00+00:00"}
+        return json.dumps({**told, "operation_id": "x" * 300})
+
+    whole = [line(number) for number in range(600)]
+    path = tmp_path / f"one{SUFFIX}"
+    path.write_text("\n".join([*whole[:300], whole[300][:40], line(999, "theirs"), *whole[301:]]) + "\n" + whole[0][:9])
+    found = [int(one.nonce.removeprefix("n")) for one in _newest_first(path, "ours")]
+    assert found == [number for number in range(599, -1, -1) if number != 300]
+
+
 @side_by_side
 async def test_restore_that_nobody_told_of_is_noticed_at_the_next_start(lab: Lab) -> None:
-    """case g4, R14. The control has no journal: it notices nothing (`test_restored_ledger` shows what comes of that)."""
+    """case g4, R14. The control has no journal and notices nothing; `test_restored_ledger` shows what comes of that."""
     async with lab.bench() as bench:
         folder = bench.folder / "journal"
         system = await journaling(bench, folder)
