@@ -278,7 +278,7 @@ REQUIRED: Sequence[Required] = (
     ),
     Required(
         "restore.swept",
-        None,
+        "audit_swept",
         "sweep",
         ("epoch", "run"),
         "a restored ledger was compared with its destinations",
@@ -287,7 +287,7 @@ REQUIRED: Sequence[Required] = (
     ),
     Required(
         "restore.released",
-        None,
+        "audit_restore_released",
         "restore_release",
         ("release_id",),
         "a person lets a group of quarantined tasks go",

@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 from actonce.contracts.errors import RestoreRefused
 from actonce.ledger import pages, restoring
 from actonce.ledger.restoring import Restore
-from actonce.ledger.store import Connection, Ledger, audit, many, one
+from actonce.ledger.store import Connection, Ledger, many, one
 from actonce.ledger.sweeping import Sweep
 
 Group = Literal["settled", "resumable", "held"]
@@ -188,8 +188,6 @@ async def _record(
         " AND released_at IS NULL",
         (name, restore.epoch),
     )
-    body = {"release_id": row["release_id"], "epoch": restore.epoch, "what": group, "name": name, "reason": reason}
-    await audit(connection, "restore.released", None, body)
     return Release.of(row)
 
 

@@ -13,7 +13,7 @@ from typing import Any, LiteralString
 from psycopg.types.json import Jsonb
 
 from actonce.contracts.errors import RestoreRefused, StaleWrite
-from actonce.ledger.store import Connection, Ledger, audit, many, one
+from actonce.ledger.store import Connection, Ledger, many, one
 from actonce.ledger.sweeping import RECORD, Sweep, Totals
 
 _TOTALS: LiteralString = f"""
@@ -83,8 +83,6 @@ async def finish(
             "UPDATE actonce.restore SET swept_at = coalesce(swept_at, clock_timestamp()) WHERE epoch = %s",
             (sweep.epoch,),
         )
-        body = {"epoch": sweep.epoch, "run": sweep.run, "totals": row["totals"], "not_swept": row["not_swept"]}
-        await audit(connection, "restore.swept", None, body)
         return Sweep.of(row)
 
 

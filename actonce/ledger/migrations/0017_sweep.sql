@@ -77,3 +77,11 @@ BEGIN
                        'FOR EACH STATEMENT EXECUTE FUNCTION actonce.nothing_is_deleted()', name);
     END LOOP;
 END $$;
+
+DO $$
+BEGIN
+    PERFORM actonce.audit_require('audit_swept', 'sweep', 'UPDATE', 'OLD.done_at IS NULL AND NEW.done_at IS NOT NULL',
+        'restore.swept', '{epoch,run,totals,not_swept}', 'done_at IS NOT NULL');
+    PERFORM actonce.audit_require('audit_restore_released', 'restore_release', 'INSERT', 'true', 'restore.released',
+        '{release_id,epoch,what,name,reason}', 'true');
+END $$;

@@ -55,7 +55,7 @@ def codes(report: Report) -> set[str]:
 async def test_every_required_kind_is_written_and_the_whole_trail_verifies(ledger: Ledger, tmp_path: Path) -> None:
     await work(ledger)
     written = await kinds(ledger)
-    of_a_restore = {"ledger.epoch", "restore.began", "restore.closed"}
+    of_a_restore = {"ledger.epoch", "restore.began", "restore.closed", "restore.swept", "restore.released"}
     others = {"task.<state>", "page.changed", "hold.reason"}
     assert {r.kind for r in REQUIRED if r.trigger} - of_a_restore - others <= written
     assert {"task.running", "task.held", "task.complete", "task.cancelled", "operation.permit"} <= written
