@@ -11,7 +11,6 @@ from actonce.contracts.errors import RestoreRefused
 from actonce.contracts.identity import derive_operation_id
 from actonce.contracts.messages import IssueResult, OperationRequest
 from actonce.destinations.base import Destination
-from actonce.effects.perform import perform
 from actonce.effects.reconcile import settle_step
 from actonce.effects.sweep import sweep
 from actonce.effects.system import System
@@ -35,6 +34,7 @@ from tests.integration.restore_bench import (
     quarantine,
     rows,
     run_sql,
+    send,
 )
 
 DIGEST = LISTABLE.digest_of("do", {"amount": 1})
@@ -51,11 +51,11 @@ async def lost_interval(
     migrate(dsn)
     async with process(dsn, shelf.destination()) as system:
         for number in before:
-            await perform(system, request(number))
+            await send(system, request(number))
     boundary, restored = await now_of(dsn), await copy_of(dsn)
     async with process(dsn, shelf.destination()) as system:
         for number in after:
-            await perform(system, request(number))
+            await send(system, request(number))
     restore = await quarantine(restored, boundary)
     await past_bounds(restored, restore)
     return restored, restore
@@ -83,9 +83,9 @@ async def test_what_was_sent_in_the_lost_interval_is_adopted_and_not_sent_again(
     async with process(restored, shelf.destination()) as system:
         await release_of.release(system.ledger, "resumable", expected_epoch=2, name="ada", reason="compared")
         await release_of.close(system.ledger, expected_epoch=2, name="ada", reason="all is known")
-        again = await perform(system, request(2))
+        again = await send(system, request(2))
         assert again.status != "committed" or again.how.startswith("not sent")
-        await perform(system, request(4))
+        await send(system, request(4))
     assert shelf.sent.count(id_of(2)) == 1 and shelf.sent.count(id_of(4)) == 1
     assert await facts(restored) == []
 
@@ -100,7 +100,7 @@ async def test_without_the_way_from_the_destination_the_same_effect_is_made_twic
         await release_of.release(system.ledger, "resumable", expected_epoch=2, name="ada", reason="in a hurry")
         closed = await release_of.close(system.ledger, expected_epoch=2, name="ada", reason="in a hurry")
         assert closed.close_risk is not None and "not listed completely: odd" in closed.close_risk
-        await perform(system, request(2))
+        await send(system, request(2))
     assert shelf.sent == [id_of(2), id_of(2)]
 
 
@@ -109,9 +109,9 @@ async def test_every_kind_of_difference_is_named_and_both_sides_add_up(fresh_dsn
     migrate(fresh_dsn)
     async with process(fresh_dsn, shelf.destination()) as system:
         for number in range(1, 6):
-            await perform(system, request(number))
+            await send(system, request(number))
         shelf.loses_answers = True
-        await perform(system, request(6))  # nobody knows, at the boundary
+        await send(system, request(6))  # nobody knows, at the boundary
         shelf.loses_answers = False
     gone = shelf.things.pop(0)  # the destination does not show the first any more
     assert gone.marker == id_of(1)
@@ -233,9 +233,9 @@ async def with_tasks(dsn: str, shelf: Shelf) -> tuple[str, dict[str, str]]:
         for name in ("settled", "resumable", "held"):
             task, _ = await tasks.accept(system.ledger, "t", "odd", name, {"n": name})
             ids[name] = task.task_id
-        await perform(system, request(task_id=ids["settled"]))
+        await send(system, request(task_id=ids["settled"]))
         shelf.loses_answers = True
-        await perform(system, request(task_id=ids["held"]))
+        await send(system, request(task_id=ids["held"]))
         shelf.loses_answers = False
     shelf.put(key_of(request(task_id=ids["held"])).operation_id, DIGEST)  # two objects: only a person explains that
     boundary, restored = await now_of(dsn), await copy_of(dsn)
@@ -246,10 +246,10 @@ async def with_tasks(dsn: str, shelf: Shelf) -> tuple[str, dict[str, str]]:
 
 async def issue(system: System, asked: OperationRequest) -> IssueResult:
     """Ask for it as its workflow does: a first send of an open restore is read for before."""
-    result = await perform(system, asked)
+    result = await send(system, asked)
     if result.status == "unknown":
         assert (await settle_step(system, key_of(asked))).verdict == "absent"
-        result = await perform(system, asked)
+        result = await send(system, asked)
     return result
 
 

@@ -17,6 +17,7 @@ from actonce.testing.waiting import eventually
 from tests.integration.cases.kit import ROOT, Bench, Lab, key_of, lost, side_by_side
 from tests.integration.cases.test_reading_after_writing import LOST_AFTER
 from tests.integration.cases.test_restored_ledger import restore, take_backup
+from tests.integration.restore_bench import send
 
 
 async def command(bench: Bench, *arguments: str) -> asyncio.subprocess.Process:
@@ -68,10 +69,10 @@ async def test_a_killed_sweep_of_the_world_goes_on_and_what_it_adopts_is_not_sen
     async with lab.bench(modes={"page_size": 2}) as bench:
         before: System = await bench.system()
         first, second, third = (bench.request(name) for name in ("1", "2", "3"))
-        await perform(before, first)
+        await send(before, first)
         backup = await take_backup(bench)
         before = await bench.system()
-        await perform(before, second)
+        await send(before, second)
         await bench.configure(**LOST_AFTER, page_size=2)
         await lost(before, third)
         await bench.configure(answer=None, page_size=2)
