@@ -29,15 +29,22 @@ import contextlib
 import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Never, Protocol
 
 from actonce.contracts import clocks
 from actonce.contracts.contract import Contract
 from actonce.contracts.credential import Lease, NoLease
-from actonce.contracts.errors import ActonceError, ContractError, CredentialError, NotRegistered
-from actonce.contracts.verdict import Page, Receipt
+from actonce.contracts.errors import (
+    ActonceError,
+    ContractError,
+    CredentialError,
+    NotRegistered,
+    NotSent,
+    RouteUnavailable,
+)
+from actonce.contracts.verdict import Page, Reason, Receipt
 
 
 class Credentials(Protocol):
@@ -198,6 +205,46 @@ class Destination:
         return Secret(lambda: credentials.secret_of(lease))
 
 
+class _NoLeases:
+    """No lease of anything."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    async def lease(self, credential: str, min_left_s: float = 0.0, instead_of: Lease | None = None) -> Lease | NoLease:
+        return NoLease(Reason.CREDENTIAL_UNAVAILABLE, f"no lease of {credential}: {self._why}")
+
+    def secret_of(self, lease: Lease) -> str:
+        raise CredentialError(self._why)
+
+    def accepted(self, lease: Lease) -> None:
+        """Nobody has one."""
+
+    async def refused(self, lease: Lease, why: str) -> None:
+        """Nobody has one."""
+
+
+def _shut(destination: Destination, why: str) -> Destination:
+    """The same destination without any way to it: nothing is sent, read, probed or leased."""
+
+    async def unsent(call: Call) -> Receipt:
+        raise NotSent(f"{call.operation_id}: {why}; nothing was sent")
+
+    async def unreachable(*_: object) -> Never:
+        raise RouteUnavailable(f"{destination.contract.name} is not reached: {why}")
+
+    return replace(
+        destination,
+        send=unsent,
+        routes=dict.fromkeys(destination.routes, unreachable),
+        beacon=unreachable if destination.beacon is not None else None,
+        cancel_key=unreachable if destination.cancel_key is not None else None,
+        probe=unreachable if destination.probe is not None else None,
+        resolve=unreachable if destination.resolve is not None else None,
+        credentials=_NoLeases(why) if destination.contract.credentials else None,
+    )
+
+
 class Registry:
     """The destinations of one worker. A tool without a contract does not exist here."""
 
@@ -222,6 +269,11 @@ class Registry:
                 f"destination {name} declares no action {action!r}, only {sorted(found.contract.actions)}"
             )
         return found
+
+    def of_a_clone(self, of: str) -> Registry:
+        """The same contracts for a copy of a deployment: only sandboxes can be reached."""
+        why = f"this deployment is a clone of {of}"
+        return Registry(one if one.contract.sandbox else _shut(one, why) for one in self)
 
     def __iter__(self) -> Iterator[Destination]:
         return iter(self._by_name.values())

@@ -75,6 +75,7 @@ async def compose(
     `broker`: the leases of this process, which its destinations were given; it is opened on the ledger and closed.
     `memory` may be unreachable now: tasks that need it wait, all others do not; it is closed.
     `journal`: the folder outside the backup; a ledger that does not know a permit in it enters quarantine here.
+    In a clone, destinations that are no sandbox are registered and cannot be reached.
     Raises ForeignLedger, ContractError or LedgerUnavailable; nothing is sent before all of it holds.
     """
     if ledger_id is None:
@@ -87,6 +88,9 @@ async def compose(
         if journal is not None and (noticed := await notice_restore(dsn, journal)) is not None:
             log.error("the ledger was restored", epoch=noticed.epoch, boundary=noticed.boundary)
         await register_contracts(ledger, registry)
+        clone_of = await ledger.clone_of()
+        if clone_of is not None:
+            registry = registry.of_a_clone(clone_of)
         owner = this_process()
         system = System(ledger, registry, owner, memory=memory)
         if journal is not None:
@@ -94,7 +98,7 @@ async def compose(
             system.journal = Journal(journal, identity, name)
         if broker is not None:
             holder = f"{owner.host}:{owner.pid}:{owner.start_time:g}"
-            await broker.open(Leases(ledger, uses_of(d.contract for d in registry), holder))
+            await broker.open(Leases(ledger, uses_of(d.contract for d in registry if d.credentials is broker), holder))
         try:
             yield system
         finally:

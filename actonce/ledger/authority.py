@@ -209,6 +209,9 @@ async def unmet(connection: Connection, operation: Operation) -> str | None:
     """Why an operation that was held for want of authority may not be resumed yet. Reads only."""
     if operation.reason not in (Reason.NO_AUTHORITY.value, Reason.AUTHORITY_CAP.value):
         return None
+    identity = await one(connection, "SELECT clone_of FROM actonce.identity WHERE clone_of IS NOT NULL")
+    if identity is not None:
+        return f"this deployment is a clone of {identity['clone_of']}, which never sends there; end it with mark_absent"
     named = await one(connection, TASK_TYPE, {"id": operation.task_id})
     assert named is not None
     row = await one(connection, _IN_FORCE, {"destination": operation.destination, "task_type": named["name"]})

@@ -46,6 +46,9 @@ async def check(
     lease: Lease | NoLease | None = None,
 ) -> Pass | Refusal:
     """Ask every gate about a locked, ready operation. `row` is what the intent's statement returned."""
+    if row["clone_of"] is not None and not contract.sandbox:
+        words = f"this deployment is a clone of {row['clone_of']}: it sends to sandboxes and to nothing else"
+        return Refusal(Reason.NO_AUTHORITY, words)
     deadline: datetime | None = row["task_deadline"]
     if deadline is not None and row["now"] >= deadline and not operation.retry_granted:
         return Refusal(Reason.DEADLINE_PASSED, f"the task's deadline was {utc(deadline)}; nothing was sent after it")

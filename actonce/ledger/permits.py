@@ -109,7 +109,7 @@ WITH intent AS (
         %(contract_digest)s, %(guarantee)s, restore_epoch FROM actonce.identity
     ON CONFLICT (tenant, destination, action, operation_id) DO UPDATE SET updated_at = operation.updated_at
     RETURNING operation.*)
-SELECT intent.*, clock_timestamp() AS now, restore_epoch AS current_epoch, quarantined, open_restore,
+SELECT intent.*, clock_timestamp() AS now, restore_epoch AS current_epoch, quarantined, open_restore, clone_of,
     asked.quarantined_epoch AS task_quarantined,
     coalesce(asked.cancel_requested, false) AS task_cancelled, asked.deadline AS task_deadline,
     coalesce(asked.task_type, split_part(intent.task_id, '/', 2)) AS task_type,

@@ -239,6 +239,12 @@ class Ledger:
             )
         return str(row["ledger_id"]), row["restore_epoch"], row["quarantined"]
 
+    async def clone_of(self) -> str | None:
+        """The deployment that this one is a copy of, or None."""
+        async with self.transaction() as connection:
+            row = await one(connection, "SELECT clone_of FROM actonce.identity")
+        return None if row is None else row["clone_of"]
+
     async def clock(self) -> LedgerClock:
         """Read the ledger's clock once; the result goes on by this host's monotonic clock."""
         async with self.transaction() as connection:
