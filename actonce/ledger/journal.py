@@ -30,6 +30,7 @@ from actonce.ledger.store import Connection, many, one
 _BLOCK = 1 << 16  # bytes read at a time, from the end of a file
 _ASKED = 500  # lines that the ledger is asked about at a time
 SUFFIX = ".permits.jsonl"
+_WORDS = ("nonce", "tenant", "destination", "action", "operation_id", "task_id")
 
 
 class Journal:
@@ -121,6 +122,12 @@ class _Line:
     epoch: int
     nonce: str
     issued_at: datetime
+    not_after: datetime
+    tenant: str
+    destination: str
+    action: str
+    operation_id: str
+    task_id: str
 
 
 def _newest_first(path: Path, ledger_id: str) -> Iterator[_Line]:
@@ -144,7 +151,11 @@ def _parsed(text: bytes, ledger_id: str) -> _Line | None:
         told: dict[str, Any] = json.loads(text)
         if told["ledger_id"] != ledger_id:
             return None
-        return _Line(int(told["epoch"]), str(told["nonce"]), datetime.fromisoformat(told["issued_at"]))
+        issued_at, not_after = (datetime.fromisoformat(told[name]) for name in ("issued_at", "not_after"))
+        nonce, tenant, destination, action, operation_id, task_id = (str(told[name]) for name in _WORDS)
+        return _Line(
+            int(told["epoch"]), nonce, issued_at, not_after, tenant, destination, action, operation_id, task_id
+        )
     except (ValueError, KeyError, TypeError):
         return None  # a torn write; its owner was told that it failed, and sent nothing
 
@@ -152,6 +163,7 @@ def _parsed(text: bytes, ledger_id: str) -> _Line | None:
 async def notice_restore(dsn: str, folder: Path) -> Restore | None:
     """Enter quarantine if the ledger does not know a permit that the journal has. None: it knows them all.
 
+    What a restore that is not closed has lost is put on record with it, so that what is gone can be named.
     Reads each file from its end, down to the first lines that the ledger knows. Raises LedgerUnavailable.
     """
     if not folder.is_dir():
@@ -159,15 +171,23 @@ async def notice_restore(dsn: str, folder: Path) -> Restore | None:
     try:
         async with await psycopg.AsyncConnection.connect(dsn, row_factory=dict_row, connect_timeout=5) as connection:
             # Locked: of several that look at once the first enters, and the others see its epoch.
-            identity = await one(connection, "SELECT ledger_id::text, restore_epoch FROM actonce.identity FOR UPDATE")
+            identity = await one(
+                connection, "SELECT ledger_id::text, restore_epoch, open_restore FROM actonce.identity FOR UPDATE"
+            )
             if identity is None:
                 return None
+            epoch, open_epoch = identity["restore_epoch"], identity["open_restore"]
+            since = epoch if open_epoch is None else open_epoch - 1
             missing: list[_Line] = []
             for path in sorted(folder.glob(f"*{SUFFIX}")):
-                missing += await _unknown(connection, path, identity["ledger_id"], identity["restore_epoch"])
-            if not missing:
-                return None
-            return await enter_quarantine(connection, await _boundary(connection, missing), noticed=True)
+                missing += await _unknown(connection, path, identity["ledger_id"], since)
+            news = [line for line in missing if line.epoch >= epoch]
+            if news:
+                restore = await enter_quarantine(connection, await _boundary(connection, news), noticed=True)
+                await _name(connection, restore.epoch, missing)
+                return restore
+            await _name(connection, open_epoch, missing)
+            return None
     except psycopg.OperationalError as error:
         raise LedgerUnavailable(f"the ledger could not be compared with the journal: {error}") from error
 
@@ -197,6 +217,16 @@ async def _unknown(connection: Connection, path: Path, ledger_id: str, epoch: in
     if asked:
         await ask()
     return missing
+
+
+async def _name(connection: Connection, epoch: int, lost: list[_Line]) -> None:
+    """Put the permits that a restore lost on record with it."""
+    for line in lost:
+        await connection.execute(
+            "INSERT INTO actonce.restore_permitted (epoch, tenant, destination, action, operation_id, task_id,"
+            " not_after) VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+            (epoch, line.tenant, line.destination, line.action, line.operation_id, line.task_id, line.not_after),
+        )
 
 
 async def _boundary(connection: Connection, missing: list[_Line]) -> Boundary:

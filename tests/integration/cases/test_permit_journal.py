@@ -74,8 +74,10 @@ async def test_nothing_is_sent_while_the_journal_cannot_be_written(lab: Lab) -> 
 
 def test_journal_is_read_from_its_end_across_blocks_and_torn_lines(tmp_path: Path) -> None:
     def line(number: int, ledger_id: str = "ours") -> str:
-        told = {"ledger_id": ledger_id, "epoch": 1, "nonce": f"n{number}", "issued_at": "2026-01-01T00:00:00+00:00"}
-        return json.dumps({**told, "operation_id": "x" * 300})
+        names = ("tenant", "destination", "action", "operation_id", "task_id")
+        moments = dict.fromkeys(("issued_at", "not_after"), "2026-01-01T00:00:00+00:00")
+        told = {"ledger_id": ledger_id, "epoch": 1, "nonce": f"n{number}", **moments, **dict.fromkeys(names, "x" * 60)}
+        return json.dumps(told)
 
     whole = [line(number) for number in range(600)]
     path = tmp_path / f"one{SUFFIX}"
@@ -101,6 +103,8 @@ async def test_restore_that_nobody_told_of_is_noticed_at_the_next_start(lab: Lab
         async with compose(bench.dsn, registry, ledger_id=lines(folder)[0]["ledger_id"], journal=folder) as started:
             (row,) = await bench.rows("restore")
             assert (row["epoch"], row["kind"]) == (2, "noticed")
+            (named,) = await bench.rows("restore_permitted")
+            assert (named["epoch"], named["operation_id"]) == (2, operation_id_of(bench.request()))
             (page,) = await bench.rows("page")
             assert page["reason"] == "ledger_restored"
             again = await perform(started, bench.request())
@@ -108,3 +112,19 @@ async def test_restore_that_nobody_told_of_is_noticed_at_the_next_start(lab: Lab
             assert (await settle(started, bench.request())).verdict == "committed"
         assert await notice_restore(bench.dsn, folder) is None, "it is noticed once"
         assert len(bench.effects(operation_id_of(bench.request()))) == 1
+
+
+@side_by_side
+async def test_what_a_restore_lost_is_named_from_the_journal(lab: Lab) -> None:
+    """R14: the restore was told of; the journal names what was permitted in the lost interval, and nothing else."""
+    async with lab.bench() as bench:
+        folder = bench.folder / "journal"
+        assert (await perform(await journaling(bench, folder), bench.request("before"))).status == "committed"
+        backup = await take_backup(bench)
+        assert (await perform(await journaling(bench, folder, "two"), bench.request())).status == "committed"
+        await restore(bench, backup)
+        assert await notice_restore(bench.dsn, folder) is None, "its epoch explains them"
+        assert await notice_restore(bench.dsn, folder) is None
+        (named,) = await bench.rows("restore_permitted")
+        assert (named["epoch"], named["operation_id"]) == (2, operation_id_of(bench.request()))
+        assert len(await bench.rows("restore")) == 1
