@@ -27,6 +27,8 @@ MAY = {  # every button there is, and who may press it
     "/approvals/{approval_id}/renew": APPROVER,
     "/pages/{page_id}/acknowledge": OPERATOR,
     "/release/{task_type}": OPERATOR,
+    "/restore/release/{group}": OPERATOR,
+    "/restore/close": OPERATOR,
     "/credentials/rotations": {"admin"},
     "/credentials/revocations": {"admin"},
     "/tasks/{task_id:path}/cancel": OPERATOR,
@@ -84,6 +86,7 @@ THERE = {
     "decision_id": "1",
     "task_id": "default%2Fsingle%2Fp-1",
     "task_type": "single",
+    "group": "settled",
     "page_id": "1",
     "approval_id": "ap1_none",
 }
